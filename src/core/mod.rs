@@ -1,0 +1,1 @@
+//! Device list, context life, completion channels, async events, errno conventions, logging.

@@ -1,0 +1,1 @@
+//! Kernel devices through `/dev/infiniband/uverbsN`. Empty until their issue comes.

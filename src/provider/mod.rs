@@ -1,0 +1,1 @@
+//! The ops table that every provider overlays; each slot defaults to EOPNOTSUPP.

@@ -1,0 +1,1 @@
+//! How messages travel: local (same process), shm (same host), udp (RoCEv2).

@@ -1,0 +1,1 @@
+//! Protection domains, keys, access checks, and the copies to and from registered memory.

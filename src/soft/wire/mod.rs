@@ -1,0 +1,1 @@
+//! RoCEv2 formats, one header per file: view, plain value, checked constructor.

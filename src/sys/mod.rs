@@ -1,0 +1,3 @@
+//! The only libc calls outside `kernel` and `soft::link`.
+pub mod errno;
+pub mod lock;

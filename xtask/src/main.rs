@@ -1,0 +1,2 @@
+//! `cargo xtask demo | test | bench | guest | install`.
+fn main() {}
