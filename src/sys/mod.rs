@@ -2,6 +2,8 @@
 pub mod errno;
 pub mod lock;
 pub mod log;
+pub mod pthread;
+pub mod rtnetlink;
 
 /// The process runs with more rights than its caller: environment variables are then not obeyed.
 pub fn is_setuid() -> bool {
