@@ -1,0 +1,201 @@
+//! The invariant CRC: Ethernet's CRC-32 over a pseudo packet, stored least significant byte first (IBA A17, 7.8.1).
+use super::{IpUdp, bth};
+
+/// Bytes of the trailer.
+pub const LEN: usize = 4;
+
+/// The CRC of the eight 0xff bytes that stand for the missing LRH; as a raw register, 0xdebb20e3.
+const PREFIX: u32 = !0xdebb_20e3;
+const POLY: u32 = 0xedb8_8320;
+
+/// What the receive check found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// All 32 bits agree.
+    Exact,
+    /// They agree for one IPv4 id, which a socket does not show: a 16-bit check.
+    WithId(u16),
+    /// Damaged.
+    Bad,
+}
+
+/// Stores the ICRC in the last four bytes of `datagram`, a UDP payload that starts with the BTH.
+/// For IPv4 the datagram must leave with id 0 and DF. Families that differ leave it untouched.
+pub fn seal(ip: &IpUdp, datagram: &mut [u8]) {
+    let Some(at) = datagram.len().checked_sub(LEN) else { return };
+    if let Some(crc) = compute(ip, &datagram[..at], datagram.len()) {
+        datagram[at..].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Checks the ICRC of a received UDP payload. For IPv4, the id (and DF) that would explain a difference is solved
+/// for: CRC is linear, so the difference, run backwards to the id field, is the difference of the header bytes.
+pub fn check(ip: &IpUdp, datagram: &[u8]) -> Verdict {
+    let Some(at) = datagram.len().checked_sub(LEN) else { return Verdict::Bad };
+    let Some(crc) = compute(ip, &datagram[..at], datagram.len()) else { return Verdict::Bad };
+    let difference =
+        crc ^ u32::from_le_bytes([datagram[at], datagram[at + 1], datagram[at + 2], datagram[at + 3]]);
+    if difference == 0 {
+        return Verdict::Exact;
+    }
+    if ip.src.is_ipv6() {
+        return Verdict::Bad;
+    }
+    // From the id field to the end: 16 bytes of IPv4 header, 8 of UDP, and the payload without the ICRC.
+    let header = rewind(difference, 16 + 8 + at);
+    let id = (header as u16).swap_bytes();
+    // What is left is the flags: as sent with DF, or with the DF bit taken away.
+    if matches!(header >> 16, 0 | 0x40) { Verdict::WithId(id) } else { Verdict::Bad }
+}
+
+fn compute(ip: &IpUdp, covered: &[u8], udp_payload: usize) -> Option<u32> {
+    if covered.len() < bth::LEN {
+        return None;
+    }
+    ip.with_masked(udp_payload, |headers| {
+        let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
+        hasher.update(headers);
+        hasher.update(&covered[..4]);
+        hasher.update(&[0xff]);
+        hasher.update(&covered[5..]);
+        hasher.finalize()
+    })
+}
+
+/// The register `bytes` zero bytes earlier.
+fn rewind(register: u32, bytes: usize) -> u32 {
+    let near = multiply(BACK[bytes & 0xff], register);
+    if bytes < 256 { near } else { multiply(BACK_256[bytes >> 8 & 0xff], near) }
+}
+
+/// x^(-8 i), and x^(-2048 i), modulo the polynomial.
+static BACK: [u32; 256] = powers(back_one_byte(1 << 31));
+static BACK_256: [u32; 256] = powers(multiply(BACK[255], BACK[1]));
+
+const fn powers(base: u32) -> [u32; 256] {
+    let mut table = [1 << 31; 256];
+    let mut i = 1;
+    while i < 256 {
+        table[i] = multiply(table[i - 1], base);
+        i += 1;
+    }
+    table
+}
+
+const fn back_one_byte(mut register: u32) -> u32 {
+    let mut i = 0;
+    while i < 8 {
+        register = if register >> 31 == 1 { (register ^ POLY) << 1 | 1 } else { register << 1 };
+        i += 1;
+    }
+    register
+}
+
+/// The product of two polynomials whose bit 31 is x^0.
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    let mut i = 32;
+    while i > 0 {
+        i -= 1;
+        product ^= b & 0u32.wrapping_sub(a >> i & 1);
+        b = b >> 1 ^ (POLY & 0u32.wrapping_sub(b & 1));
+    }
+    product
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4() -> IpUdp {
+        IpUdp::new("10.9.1.2".parse().unwrap(), "10.9.1.1".parse().unwrap(), 0xc123)
+    }
+
+    /// A CRC computed bit by bit over an explicit pseudo packet, as the specification words it.
+    fn slow(pseudo: &[u8]) -> u32 {
+        let mut register = u32::MAX;
+        for byte in [0xff; 8].iter().chain(pseudo) {
+            register ^= u32::from(*byte);
+            for _ in 0..8 {
+                register = register >> 1 ^ (POLY & 0u32.wrapping_sub(register & 1));
+            }
+        }
+        !register
+    }
+
+    fn datagram(len: usize) -> Vec<u8> {
+        let mut d: Vec<u8> = (0..len).map(|i| (i * 7 + 3) as u8).collect();
+        d[4] = 0;
+        d
+    }
+
+    /// The packet as a peer with its own IPv4 id and flags would seal it.
+    fn sealed_with_id(ip: &IpUdp, len: usize, id: u16, flags: u8) -> Vec<u8> {
+        let mut d = datagram(len);
+        let pseudo = ip.with_masked(len, |h| {
+            let mut p = h.to_vec();
+            p[4..6].copy_from_slice(&id.to_be_bytes());
+            p[6] = flags;
+            p.extend(&d[..len - 4]);
+            p[28 + 4] = 0xff;
+            p
+        });
+        let crc = slow(&pseudo.unwrap());
+        d[len - 4..].copy_from_slice(&crc.to_le_bytes());
+        d
+    }
+
+    #[test]
+    fn fixed_packet_has_the_crc_of_an_independent_computation() {
+        // UC SEND Only of "hello!!!" to QPN 0x11, PSN 5, from 192.168.0.7:49152 to 192.168.0.8; CRC by zlib.
+        let ip = IpUdp::new("192.168.0.7".parse().unwrap(), "192.168.0.8".parse().unwrap(), 49152);
+        let mut d = vec![0x24, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 5];
+        d.extend(b"hello!!!");
+        d.extend([0; 4]);
+        seal(&ip, &mut d);
+        assert_eq!(d[20..], FIXED);
+        assert_eq!(check(&ip, &d), Verdict::Exact);
+    }
+    const FIXED: [u8; 4] = [0xa5, 0xed, 0xe5, 0xa1];
+
+    #[test]
+    fn id_of_a_foreign_sender_is_solved_for() {
+        for len in [16, 20, 64, 280, 1100, 4200] {
+            for (id, flags) in [(0x0e52, 0x40), (1, 0x40), (0xffff, 0x40), (0x1234, 0)] {
+                assert_eq!(
+                    check(&v4(), &sealed_with_id(&v4(), len, id, flags)),
+                    Verdict::WithId(id),
+                    "{len} {id:#x}"
+                );
+            }
+            assert_eq!(check(&v4(), &sealed_with_id(&v4(), len, 0, 0x40)), Verdict::Exact);
+        }
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let good = sealed_with_id(&v4(), 1044, 0x77, 0x40);
+        let mut missed = 0;
+        for bit in 0..good.len() * 8 {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let masked = (32..40).contains(&bit);
+            missed += usize::from(check(&v4(), &bad) != Verdict::Bad && !masked);
+        }
+        assert!(missed <= 1, "{missed} of {} single bit errors missed", good.len() * 8);
+        assert_eq!(check(&v4(), &good[..3]), Verdict::Bad);
+        assert_eq!(check(&v4(), &good[..15]), Verdict::Bad);
+    }
+
+    #[test]
+    fn ipv6_is_checked_in_full() {
+        let ip = IpUdp::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap(), 0xc001);
+        let mut d = datagram(300);
+        seal(&ip, &mut d);
+        assert_eq!(check(&ip, &d), Verdict::Exact);
+        d[4] = 0x80;
+        assert_eq!(check(&ip, &d), Verdict::Exact, "congestion bits are not covered");
+        d[200] ^= 1;
+        assert_eq!(check(&ip, &d), Verdict::Bad);
+    }
+}

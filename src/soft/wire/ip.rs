@@ -1,0 +1,141 @@
+//! The IP and UDP headers that a datagram socket hides: their pseudo form for the ICRC, and the GRH made of them.
+use super::UDP_PORT;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Bytes of a GRH, and of the area before a UD receive's payload.
+pub const GRH_LEN: usize = 40;
+
+const IPV4_LEN: usize = 20;
+const IPV6_LEN: usize = 40;
+const UDP_LEN: usize = 8;
+const PROTO_UDP: u8 = 17;
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// What is known of the headers around a UDP payload. Both addresses are of one family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpUdp {
+    /// The sender.
+    pub src: IpAddr,
+    /// The receiver.
+    pub dst: IpAddr,
+    /// The sender's port.
+    pub src_port: u16,
+    /// The receiver's port: 4791.
+    pub dst_port: u16,
+}
+
+impl IpUdp {
+    /// Between these two addresses, from this port to the RoCEv2 port.
+    pub const fn new(src: IpAddr, dst: IpAddr, src_port: u16) -> Self {
+        Self { src, dst, src_port, dst_port: UDP_PORT }
+    }
+
+    /// Calls `with` on the headers as the ICRC sees them: fields that routers change are ones, IPv4 id 0 with DF.
+    /// `None` when the families differ.
+    pub(super) fn with_masked<R>(&self, payload: usize, with: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        let mut b = [0xff; IPV6_LEN + UDP_LEN];
+        let ip = match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                ipv4(&mut b, src, dst, payload);
+                b[1] = 0xff;
+                b[8] = 0xff;
+                b[10..12].fill(0xff);
+                IPV4_LEN
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                ipv6(&mut b, src, dst, payload);
+                b[0] = 0x6f;
+                b[1..4].fill(0xff);
+                b[7] = 0xff;
+                IPV6_LEN
+            }
+            _ => return None,
+        };
+        b[ip..ip + 2].copy_from_slice(&self.src_port.to_be_bytes());
+        b[ip + 2..ip + 4].copy_from_slice(&self.dst_port.to_be_bytes());
+        b[ip + 4..ip + 6].copy_from_slice(&((UDP_LEN + payload) as u16).to_be_bytes());
+        b[ip + 6..ip + 8].fill(0xff);
+        Some(with(&b[..ip + UDP_LEN]))
+    }
+
+    /// The 40 bytes before a UD receive's payload, for a datagram of `payload` bytes: an IPv6 header, or 20 zero
+    /// bytes and an IPv4 header whose checksum is right (Annex A17.4.5.2).
+    pub fn grh(&self, payload: usize, traffic_class: u8, hop_limit: u8) -> [u8; GRH_LEN] {
+        let mut b = [0; GRH_LEN];
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = &mut b[GRH_LEN - IPV4_LEN..];
+                ipv4(header, src, dst, payload);
+                header[1] = traffic_class;
+                header[8] = hop_limit;
+                let sum = checksum(header);
+                header[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            (src, dst) => {
+                ipv6(&mut b, to_v6(src), to_v6(dst), payload);
+                b[0] |= traffic_class >> 4;
+                b[1] = traffic_class << 4;
+                b[7] = hop_limit;
+            }
+        }
+        b
+    }
+}
+
+fn ipv4(b: &mut [u8], src: Ipv4Addr, dst: Ipv4Addr, payload: usize) {
+    b[..IPV4_LEN].fill(0);
+    b[0] = 0x45;
+    b[2..4].copy_from_slice(&((IPV4_LEN + UDP_LEN + payload) as u16).to_be_bytes());
+    b[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
+    b[9] = PROTO_UDP;
+    b[12..16].copy_from_slice(&src.octets());
+    b[16..20].copy_from_slice(&dst.octets());
+}
+
+fn ipv6(b: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr, payload: usize) {
+    b[..8].fill(0);
+    b[0] = 0x60;
+    b[4..6].copy_from_slice(&((UDP_LEN + payload) as u16).to_be_bytes());
+    b[6] = PROTO_UDP;
+    b[8..24].copy_from_slice(&src.octets());
+    b[24..40].copy_from_slice(&dst.octets());
+}
+
+fn to_v6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(a) => a.to_ipv6_mapped(),
+        IpAddr::V6(a) => a,
+    }
+}
+
+/// The ones' complement sum of 16-bit words (RFC 1071).
+fn checksum(b: &[u8]) -> u16 {
+    let mut sum: u32 = b.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv4_grh_has_a_valid_header_at_offset_20() {
+        let ip = IpUdp::new("10.9.1.2".parse().unwrap(), "10.9.1.1".parse().unwrap(), 0xc001);
+        let grh = ip.grh(88, 0x62, 33);
+        assert_eq!(grh[..20], [0; 20]);
+        assert_eq!(grh[20..30], [0x45, 0x62, 0, 116, 0, 0, 0x40, 0, 33, 17]);
+        assert_eq!(grh[32..], [10, 9, 1, 2, 10, 9, 1, 1]);
+        assert_eq!(checksum(&grh[20..]), 0);
+    }
+
+    #[test]
+    fn ipv6_grh_is_the_header() {
+        let ip = IpUdp::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap(), 0xc001);
+        let grh = ip.grh(88, 0x62, 33);
+        assert_eq!(grh[..8], [0x66, 0x20, 0, 0, 0, 96, 17, 33]);
+        assert_eq!((grh[23], grh[39]), (1, 2));
+    }
+}
