@@ -1,1 +1,90 @@
-//! The ops table that every provider overlays; each slot defaults to EOPNOTSUPP.
+//! What a provider of devices gives to the library: devices, contexts, and the ops table that every provider overlays.
+//!
+//! `table` holds the defaults (EOPNOTSUPP by each slot's own convention) and spreads a provider's ops over a context;
+//! `context` makes and unmakes the library's part of a context; `object` fills what all providers fill alike; `buffer` and
+//! `registration` are defaults that do more than refuse.
+pub mod buffer;
+pub mod context;
+pub mod object;
+pub mod registration;
+pub mod table;
+
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, verbs_context};
+use crate::sys::errno::Errno;
+
+/// A device as a provider finds it. Names longer than their C fields are cut.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The RDMA device's name, `ibv_device.name`.
+    pub name: String,
+    /// Its uverbs node, `ibv_device.dev_name`.
+    pub dev_name: String,
+    /// Its class directory, `ibv_device.dev_path`; may be empty.
+    pub dev_path: String,
+    /// Its RDMA class directory, `ibv_device.ibdev_path`; may be empty.
+    pub ibdev_path: String,
+    /// `enum ibv_node_type`.
+    pub node_type: i32,
+    /// `enum ibv_transport_type`.
+    pub transport_type: i32,
+    /// GUID in network byte order, never 0.
+    pub guid: u64,
+    /// The kernel's index of the device; -1 where it has none.
+    pub index: i32,
+    /// The provider's own name for the device, handed back to it when the device is opened.
+    pub token: usize,
+}
+
+/// A source of devices: urxe, later the kernel.
+pub trait Provider: Sync {
+    /// For explanations.
+    fn name(&self) -> &'static str;
+
+    /// The devices present now, in the order of the list. `kernel_devices` says whether the kernel shows any.
+    fn devices(&self, kernel_devices: bool) -> Vec<Found>;
+
+    /// Opens a device: a `verbs_context` on which `context::init` and `table::set_ops` were called, with `cmd_fd`,
+    /// `async_fd` and `num_comp_vectors` set and `context::set_library_ops` done. Its `free_context` op undoes it all,
+    /// ending with `context::uninit`.
+    ///
+    /// # Errors
+    /// What `ibv_open_device` leaves in errno.
+    ///
+    /// # Safety
+    /// `device` is an entry of the library's list that came from this provider with this token.
+    unsafe fn alloc_context(
+        &self,
+        device: *mut ibv_device,
+        token: usize,
+    ) -> Result<*mut verbs_context, Errno>;
+}
+
+/// An asynchronous event as a provider hands it out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AsyncEvent {
+    /// Address of the `ibv_cq`, `ibv_qp`, `ibv_srq` or `ibv_wq`, or the port number.
+    pub element: u64,
+    /// `enum ibv_event_type`.
+    pub event_type: u32,
+}
+
+/// The calls that stand in no ops table because rdma-core's library serves them from the kernel itself (facts/abi.md 5.4).
+///
+/// All are called with live objects of a context whose library ops these are.
+pub struct LibraryOps {
+    /// A channel with `context`, `fd` and a zero `refcnt`. Its fd polls readable while an event waits.
+    pub create_comp_channel: unsafe fn(*mut ibv_context) -> Result<*mut ibv_comp_channel, Errno>,
+    /// Frees a channel that no CQ uses.
+    pub destroy_comp_channel: unsafe fn(*mut ibv_comp_channel) -> Result<(), Errno>,
+    /// Takes the oldest event off a channel and counts it as handed out to its CQ; waits unless the application set
+    /// O_NONBLOCK on the fd (then EAGAIN).
+    pub get_cq_event: unsafe fn(*mut ibv_comp_channel) -> Result<*mut ibv_cq, Errno>,
+    /// Takes the oldest asynchronous event and counts it as handed out to its object; waits as `get_cq_event` does.
+    pub get_async_event: unsafe fn(*mut ibv_context) -> Result<AsyncEvent, Errno>,
+    /// Row `index` of a port's GID table; ENODATA where the row is empty, EINVAL where there is no such row or port.
+    pub query_gid: unsafe fn(*mut ibv_context, u32, u32) -> Result<ibv_gid_entry, Errno>,
+    /// All rows that are not empty, of all ports.
+    pub gid_table: unsafe fn(*mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno>,
+    /// Entry `index` of a port's P_Key table, in host byte order; EINVAL where there is none.
+    pub query_pkey: unsafe fn(*mut ibv_context, u8, u32) -> Result<u16, Errno>,
+}

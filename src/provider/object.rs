@@ -1,0 +1,69 @@
+//! Fields of C objects that are filled alike for every provider.
+use super::context;
+use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_srq};
+use crate::sys::pthread;
+use std::ffi::c_void;
+
+/// The library's fields of a new CQ; `handle` and `cqe` are the provider's. Counts the CQ on its channel.
+///
+/// # Safety
+/// `cq` must be valid for writes and unused; `ctx` and `channel` (may be null) must be live.
+pub unsafe fn init_cq(
+    cq: *mut ibv_cq,
+    ctx: *mut ibv_context,
+    channel: *mut ibv_comp_channel,
+    cq_context: *mut c_void,
+) {
+    // SAFETY: the caller vouches for all; the channel's count is guarded by the context's mutex.
+    unsafe {
+        (*cq).context = ctx;
+        (*cq).channel = channel;
+        (*cq).cq_context = cq_context;
+        (*cq).comp_events_completed = 0;
+        (*cq).async_events_completed = 0;
+        pthread::init(&raw mut (*cq).mutex, &raw mut (*cq).cond);
+        if !channel.is_null() {
+            context::with_mutex(ctx, || (*channel).refcnt += 1);
+        }
+    }
+}
+
+/// The library's fields of a new SRQ; `handle` is the provider's.
+///
+/// # Safety
+/// `srq` must be valid for writes and unused, `pd` live.
+pub unsafe fn init_srq(srq: *mut ibv_srq, pd: *mut ibv_pd, srq_context: *mut c_void) {
+    // SAFETY: the caller vouches for both.
+    unsafe {
+        (*srq).context = (*pd).context;
+        (*srq).srq_context = srq_context;
+        (*srq).pd = pd;
+        (*srq).events_completed = 0;
+        pthread::init(&raw mut (*srq).mutex, &raw mut (*srq).cond);
+    }
+}
+
+/// What a provider's `create_qp` has to fill besides `handle` and `qp_num`; the state is RESET.
+///
+/// # Safety
+/// `qp` must be valid for writes and unused, `ctx` live, `attr` readable.
+pub unsafe fn init_qp(
+    qp: *mut ibv_qp,
+    ctx: *mut ibv_context,
+    pd: *mut ibv_pd,
+    attr: *const ibv_qp_init_attr,
+) {
+    // SAFETY: the caller vouches for all.
+    unsafe {
+        (*qp).context = ctx;
+        (*qp).qp_context = (*attr).qp_context;
+        (*qp).pd = pd;
+        (*qp).send_cq = (*attr).send_cq;
+        (*qp).recv_cq = (*attr).recv_cq;
+        (*qp).srq = (*attr).srq;
+        (*qp).qp_type = (*attr).qp_type;
+        (*qp).state = crate::abi::IBV_QPS_RESET;
+        (*qp).events_completed = 0;
+        pthread::init(&raw mut (*qp).mutex, &raw mut (*qp).cond);
+    }
+}
