@@ -11,7 +11,9 @@ use std::ptr;
 /// `pd` must be live and `buf` valid for writes, or null.
 pub unsafe extern "C" fn alloc(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
     if size == 0 || buf.is_null() {
-        log::explain(format_args!("ibv_alloc_buf size={size}: expected a size above 0 and a place for the handle"));
+        log::explain(format_args!(
+            "ibv_alloc_buf size={size}: expected a size above 0 and a place for the handle"
+        ));
         Errno::EINVAL.store();
         return ptr::null_mut();
     }

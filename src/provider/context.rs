@@ -101,7 +101,9 @@ pub unsafe fn ops<'a>(context: *mut ibv_context) -> &'a verbs_context_ops {
 pub unsafe fn private(context: *mut ibv_context) -> *mut Private {
     // SAFETY: every context of this library is embedded in a verbs_context.
     unsafe {
-        (*context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>()).r#priv.cast::<Private>()
+        (*context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>())
+            .r#priv
+            .cast::<Private>()
     }
 }
 

@@ -308,7 +308,7 @@ mod tests {
             assert_eq!(it.0.context.ops.poll_cq.unwrap()(ptr::null_mut(), 0, ptr::null_mut()), 7);
             assert_eq!(it.0.close_xrcd.unwrap()(ptr::null_mut()), 8);
             assert_eq!(context::ops(ctx).dealloc_pd.unwrap()(ptr::null_mut()), 9);
-            assert_eq!(it.0.context.ops._compat_dealloc_pd.unwrap() as usize, dealloc as usize);
+            assert_eq!(it.0.context.ops._compat_dealloc_pd.unwrap() as usize, dealloc as *const () as usize);
             assert_eq!(context::ops(ctx).destroy_ah.unwrap()(ptr::null_mut()), libc::EOPNOTSUPP);
         }
     }
