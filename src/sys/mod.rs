@@ -1,9 +1,20 @@
 //! The only libc calls outside `kernel` and `soft::link`.
+pub mod clock;
+pub mod epoll;
 pub mod errno;
+pub mod eventfd;
+pub mod fork;
 pub mod lock;
 pub mod log;
+pub mod map;
+pub mod memfd;
+pub mod pidfd;
+pub mod process_vm;
 pub mod pthread;
+pub mod random;
 pub mod rtnetlink;
+pub mod seqpacket;
+pub mod timerfd;
 
 /// The process runs with more rights than its caller: environment variables are then not obeyed.
 pub fn is_setuid() -> bool {

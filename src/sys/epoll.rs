@@ -1,0 +1,118 @@
+//! Waiting for descriptors.
+use super::errno::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Readable.
+pub const IN: u32 = libc::EPOLLIN as u32;
+/// Writable.
+pub const OUT: u32 = libc::EPOLLOUT as u32;
+/// Error; always reported.
+pub const ERR: u32 = libc::EPOLLERR as u32;
+/// Hang-up; always reported.
+pub const HUP: u32 = libc::EPOLLHUP as u32;
+/// The other side has shut down its sending half.
+pub const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+/// Report changes only.
+pub const EDGE: u32 = libc::EPOLLET as u32;
+
+/// What [`Epoll::wait`] fills in.
+pub type Event = libc::epoll_event;
+
+/// An empty event, to make the array for [`Epoll::wait`] of.
+pub const NO_EVENT: Event = Event { events: 0, u64: 0 };
+
+/// An epoll descriptor, close-on-exec.
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    /// An empty set. EMFILE, ENFILE, ENOMEM as epoll_create1(2).
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: epoll_create1 takes an int.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: a descriptor the kernel just made for us.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Watches `fd` for `events`; `token` comes back in the event's `u64`.
+    pub fn add(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> Result<(), Errno> {
+        self.control(libc::EPOLL_CTL_ADD, fd, events, token)
+    }
+
+    /// Changes what `fd` is watched for.
+    pub fn modify(&self, fd: BorrowedFd<'_>, events: u32, token: u64) -> Result<(), Errno> {
+        self.control(libc::EPOLL_CTL_MOD, fd, events, token)
+    }
+
+    /// Stops watching `fd`; needed before closing it, since a forked child's copy would keep it in the set.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+
+    /// Waits at most `timeout_ms` (-1: for ever) and returns the events; none after a signal.
+    pub fn wait<'a>(&self, events: &'a mut [Event], timeout_ms: i32) -> &'a [Event] {
+        let max = events.len().min(i32::MAX as usize) as i32;
+        // SAFETY: the kernel writes at most `max` events into the array.
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), max, timeout_ms) };
+        &events[..usize::try_from(n).unwrap_or(0)]
+    }
+
+    fn control(&self, op: i32, fd: BorrowedFd<'_>, events: u32, token: u64) -> Result<(), Errno> {
+        let mut event = Event { events, u64: token };
+        // SAFETY: `event` is ours and lives through the call.
+        match unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd.as_raw_fd(), &mut event) } {
+            0 => Ok(()),
+            _ => Err(Errno::last()),
+        }
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Which of `events`, and of ERR and HUP, hold for `fd` now or within `timeout_ms` (poll(2)).
+pub fn poll(fd: BorrowedFd<'_>, events: u32, timeout_ms: i32) -> u32 {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: events as i16, revents: 0 };
+    // SAFETY: one pollfd of ours.
+    match unsafe { libc::poll(&mut p, 1, timeout_ms) } {
+        1 => u32::from(p.revents as u16),
+        _ => 0,
+    }
+}
+
+/// Whether `fd` shows one of `events` now or within `timeout_ms`.
+pub fn is_ready(fd: BorrowedFd<'_>, events: u32, timeout_ms: i32) -> bool {
+    poll(fd, events, timeout_ms) & events != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::eventfd::EventFd;
+
+    #[test]
+    fn events_carry_their_token() {
+        let (epoll, a, b) = (Epoll::new().unwrap(), EventFd::new().unwrap(), EventFd::new().unwrap());
+        epoll.add(a.as_fd(), IN, 1).unwrap();
+        epoll.add(b.as_fd(), IN, 2).unwrap();
+        let mut events = [NO_EVENT; 4];
+        assert!(epoll.wait(&mut events, 0).is_empty());
+        b.signal();
+        let got = epoll.wait(&mut events, 1000);
+        assert_eq!((got.len(), { got[0].u64 }), (1, 2));
+        epoll.remove(b.as_fd());
+        assert!(epoll.wait(&mut events, 0).is_empty());
+    }
+}

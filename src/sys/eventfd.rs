@@ -1,0 +1,66 @@
+//! A counter that polls readable while it is not zero.
+use super::errno::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// An eventfd, non-blocking and close-on-exec.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// A counter of zero. EMFILE, ENFILE, ENOMEM as eventfd(2).
+    pub fn new() -> Result<Self, Errno> {
+        // SAFETY: eventfd takes integers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: a descriptor the kernel just made for us.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Makes it readable.
+    pub fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes of ours; a full counter (EAGAIN) is readable already.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// Makes it unreadable; whether it was readable.
+    pub fn drain(&self) -> bool {
+        let mut count = 0u64;
+        // SAFETY: eight bytes of ours.
+        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl From<EventFd> for OwnedFd {
+    fn from(e: EventFd) -> Self {
+        e.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_add_up_to_one_drain() {
+        let e = EventFd::new().unwrap();
+        assert!(!e.drain());
+        e.signal();
+        e.signal();
+        assert!(e.drain() && !e.drain());
+    }
+}

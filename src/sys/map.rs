@@ -1,0 +1,81 @@
+//! Shared mappings of memfds. None of them is inherited by a forked child.
+use super::{errno::Errno, fork};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+
+/// Bytes of a page.
+pub fn page_size() -> usize {
+    // SAFETY: sysconf only asks.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}
+
+/// A MAP_SHARED mapping with MADV_DONTFORK. Other processes may write it at any time: it is never a slice.
+///
+/// In a forked child the range is not mapped and must not be touched; dropping it there does nothing.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    generation: u32,
+}
+
+// SAFETY: a mapping is an address range; what is done with the bytes is the business of whoever gets the pointer.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `fd`, readable and, when asked, writable. Errors are those of mmap(2).
+    pub fn shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        // SAFETY: the kernel chooses a free range; nothing existing is touched.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        // SAFETY: the range was just mapped by us.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
+        let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
+        Ok(Self { base, len, generation: fork::generation() })
+    }
+
+    /// The first byte; page aligned.
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes mapped.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is mapped: never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The byte at `offset`, which is inside the mapping or just behind it.
+    #[inline]
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.len);
+        // SAFETY: offset is within the mapped range, checked above.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Whether this process is the one that made it.
+    pub fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: this value owns the range, and it is mapped in the process that made it.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Abstract SEQPACKET unix sockets: messages keep their bounds, may carry descriptors, and a dead peer hangs up.
+use super::errno::Errno;
+use super::fork::ParentFd;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Descriptors that one message may carry here.
+pub const MAX_FDS: usize = 4;
+
+const SO_PEERPIDFD: i32 = 77;
+
+/// Who is at the other end, as the kernel saw it at connect(2) or listen(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cred {
+    /// Process id in our PID namespace; 0 where it has none there.
+    pub pid: i32,
+    /// Effective user id.
+    pub uid: u32,
+}
+
+/// Binds the abstract name and listens. EADDRINUSE where somebody holds it.
+pub fn listen(name: &str) -> Result<ParentFd, Errno> {
+    let sock = socket()?;
+    let (addr, len) = address(name)?;
+    // SAFETY: `addr` is ours and `len` bytes of it are valid.
+    check(unsafe { libc::bind(sock.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    // SAFETY: listen takes integers.
+    check(unsafe { libc::listen(sock.as_raw_fd(), 4096) })?;
+    Ok(ParentFd::new(sock))
+}
+
+/// Connects to the abstract name without waiting. ECONNREFUSED where nobody listens, EAGAIN where too many are queued.
+pub fn connect(name: &str) -> Result<ParentFd, Errno> {
+    let sock = socket()?;
+    let (addr, len) = address(name)?;
+    // SAFETY: `addr` is ours and `len` bytes of it are valid.
+    check(unsafe { libc::connect(sock.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(ParentFd::new(sock))
+}
+
+/// The next connection of a listener. EAGAIN when there is none.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<ParentFd, Errno> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the peer's address is not asked for.
+    let fd =
+        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    check(fd)?;
+    // SAFETY: a descriptor the kernel just made for us.
+    Ok(ParentFd::new(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Sends one message with descriptors; never waits, never raises SIGPIPE.
+pub fn send(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut raw = [0 as RawFd; MAX_FDS];
+    let raw = raw.get_mut(..fds.len()).ok_or(Errno::EINVAL)?;
+    raw.iter_mut().zip(fds).for_each(|(to, from)| *to = from.as_raw_fd());
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = Control::new();
+    // SAFETY: msghdr is plain data for which zero is valid.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    if !raw.is_empty() {
+        let data = size_of_val(raw);
+        msg.msg_control = (&raw mut control).cast();
+        // SAFETY: the buffer has room for MAX_FDS descriptors, checked above, and is aligned for cmsghdr.
+        unsafe {
+            msg.msg_controllen = libc::CMSG_SPACE(data as u32) as _;
+            let cmsg = libc::CMSG_FIRSTHDR(&msg);
+            (*cmsg).cmsg_level = libc::SOL_SOCKET;
+            (*cmsg).cmsg_type = libc::SCM_RIGHTS;
+            (*cmsg).cmsg_len = libc::CMSG_LEN(data as u32) as _;
+            std::ptr::copy_nonoverlapping(raw.as_ptr().cast(), libc::CMSG_DATA(cmsg), data);
+        }
+    }
+    // SAFETY: every pointer in `msg` is to a local that lives through the call.
+    let n = unsafe { libc::sendmsg(sock.as_raw_fd(), &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if n < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+/// A message: its true length (which may exceed the buffer) and what descriptors came with it.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of the message; 0 also when the peer has hung up.
+    pub len: usize,
+    /// The descriptors, close-on-exec.
+    pub fds: Vec<OwnedFd>,
+    /// More descriptors came than [`MAX_FDS`]; those are closed already.
+    pub truncated: bool,
+}
+
+/// Takes one message without waiting. EAGAIN when there is none.
+pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received, Errno> {
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut control = Control::new();
+    // SAFETY: msghdr is plain data for which zero is valid.
+    let mut msg: libc::msghdr = unsafe { zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    msg.msg_controllen = size_of::<Control>() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
+    // SAFETY: every pointer in `msg` is to a buffer of the length given.
+    let n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
+    let len = usize::try_from(n).map_err(|_| Errno::last())?;
+    let mut fds = Vec::new();
+    // SAFETY: the kernel filled msg_control; CMSG_* walk within msg_controllen; SCM_RIGHTS data are descriptors now ours.
+    unsafe {
+        let mut cmsg = libc::CMSG_FIRSTHDR(&msg);
+        while !cmsg.is_null() {
+            if (*cmsg).cmsg_level == libc::SOL_SOCKET && (*cmsg).cmsg_type == libc::SCM_RIGHTS {
+                let data = ((*cmsg).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let first = libc::CMSG_DATA(cmsg).cast::<RawFd>();
+                fds.extend(
+                    (0..data / size_of::<RawFd>())
+                        .map(|i| OwnedFd::from_raw_fd(first.add(i).read_unaligned())),
+                );
+            }
+            cmsg = libc::CMSG_NXTHDR(&msg, cmsg);
+        }
+    }
+    Ok(Received { len, fds, truncated: msg.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// The other end's credentials (SO_PEERCRED).
+pub fn peer_cred(sock: BorrowedFd<'_>) -> Result<Cred, Errno> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `cred` and `len` are ours and match.
+    check(unsafe {
+        libc::getsockopt(
+            sock.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut cred).cast(),
+            &mut len,
+        )
+    })?;
+    Ok(Cred { pid: cred.pid, uid: cred.uid })
+}
+
+/// The other end's process: SO_PEERPIDFD (Linux 6.5), else pidfd_open of its pid. None where neither works.
+pub fn peer_pidfd(sock: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let mut fd: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    // SAFETY: `fd` and `len` are ours and match.
+    let ok = unsafe {
+        libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &mut len)
+    };
+    if ok == 0 && fd >= 0 {
+        // SAFETY: a descriptor the kernel just made for us.
+        return Some(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    let pid = peer_cred(sock).ok()?.pid;
+    if pid > 0 { super::pidfd::open(pid).ok() } else { None }
+}
+
+/// Ends the connection for both sides, whoever else holds a copy of the descriptor.
+pub fn shutdown(sock: BorrowedFd<'_>) {
+    // SAFETY: shutdown takes integers.
+    unsafe { libc::shutdown(sock.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Room for MAX_FDS descriptors, aligned for cmsghdr.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+impl Control {
+    fn new() -> Self {
+        Self([0; 64])
+    }
+}
+
+fn socket() -> Result<OwnedFd, Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: socket takes integers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    check(fd)?;
+    // SAFETY: a descriptor the kernel just made for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn address(name: &str) -> Result<(libc::sockaddr_un, libc::socklen_t), Errno> {
+    // SAFETY: sockaddr_un is plain data for which zero is valid.
+    let mut addr: libc::sockaddr_un = unsafe { zeroed() };
+    addr.sun_family = libc::AF_UNIX as _;
+    let room = addr.sun_path.get_mut(1..=name.len()).ok_or(Errno::EINVAL)?;
+    room.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from as _);
+    let path = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+    Ok((addr, (path + 1 + name.len()) as libc::socklen_t))
+}
+
+fn check(result: i32) -> Result<(), Errno> {
+    if result < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{epoll, eventfd::EventFd, random};
+    use std::os::fd::AsFd;
+
+    fn pair() -> (ParentFd, ParentFd) {
+        let name = format!("anyverbs-test-{:016x}", random::u64());
+        let listener = listen(&name).unwrap();
+        assert_eq!(listen(&name).unwrap_err(), Errno::EADDRINUSE);
+        let a = connect(&name).unwrap();
+        let b = accept(listener.as_fd()).unwrap();
+        assert_eq!(accept(listener.as_fd()).unwrap_err(), Errno::EAGAIN);
+        (a, b)
+    }
+
+    #[test]
+    fn descriptors_arrive_with_their_message() {
+        let (a, b) = pair();
+        let event = EventFd::new().unwrap();
+        send(a.as_fd(), b"hello", &[event.as_fd(), event.as_fd()]).unwrap();
+        send(a.as_fd(), b"x", &[]).unwrap();
+        let mut buf = [0; 3];
+        let got = recv(b.as_fd(), &mut buf).unwrap();
+        assert_eq!((got.len, &buf, got.fds.len(), got.truncated), (5, b"hel", 2, false));
+        assert_eq!(recv(b.as_fd(), &mut buf).unwrap().len, 1);
+        assert_eq!(recv(b.as_fd(), &mut buf).unwrap_err(), Errno::EAGAIN);
+        event.signal();
+        assert!(epoll::is_ready(got.fds[1].as_fd(), epoll::IN, 0));
+    }
+
+    #[test]
+    fn credentials_are_those_of_the_other_end() {
+        let (a, b) = pair();
+        // SAFETY: getpid and geteuid only ask.
+        let me = unsafe { Cred { pid: libc::getpid(), uid: libc::geteuid() } };
+        assert_eq!(peer_cred(a.as_fd()), Ok(me));
+        assert_eq!(peer_cred(b.as_fd()), Ok(me));
+        assert!(peer_pidfd(a.as_fd()).is_some());
+    }
+
+    #[test]
+    fn nobody_listening_is_refused_and_a_dropped_end_hangs_up() {
+        assert_eq!(
+            connect(&format!("anyverbs-test-{:016x}", random::u64())).unwrap_err(),
+            Errno::ECONNREFUSED
+        );
+        let (a, b) = pair();
+        drop(a);
+        assert!(epoll::is_ready(b.as_fd(), epoll::HUP, 10_000));
+    }
+}
