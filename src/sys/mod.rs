@@ -4,6 +4,7 @@ pub mod epoll;
 pub mod errno;
 pub mod eventfd;
 pub mod fork;
+pub mod guard;
 pub mod lock;
 pub mod log;
 pub mod map;

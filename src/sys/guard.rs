@@ -1,0 +1,549 @@
+//! Copies and atomics on application memory that survive a fault: memory may be unmapped, protected or truncated
+//! by the application at any moment, and a peer must not be able to crash it through that.
+//!
+//! The instructions that touch such memory lie between two labels. A SIGSEGV or SIGBUS whose program counter lies
+//! there makes the routine return an error; every other fault goes to the handler that was installed before ours.
+//! A thread that blocks SIGSEGV is killed by the kernel on any fault, guarded or not.
+//! `ANYVERBS_SIGSEGV=0` installs no handler and uses `process_vm_writev` on this process instead.
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
+
+use crate::sys::lock::Lock;
+
+/// The memory could not be read or written; part of the copy may have been done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault;
+
+/// How the guarded routines are protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Mode {
+    /// Nothing is registered yet; a fault is fatal.
+    Bare = 0,
+    /// Our signal handler is in place.
+    Handler = 1,
+    /// The kernel copies for us: no handler wanted, another one has replaced ours, or there is no assembly for this CPU.
+    Kernel = 2,
+}
+
+static MODE: AtomicU8 = AtomicU8::new(Mode::Bare as u8);
+
+/// The protection in force.
+#[inline]
+pub fn mode() -> Mode {
+    match MODE.load(Relaxed) {
+        1 => Mode::Handler,
+        2 => Mode::Kernel,
+        _ => Mode::Bare,
+    }
+}
+
+/// Puts the handlers in place, once, and looks whether they still are: where the application has replaced one since,
+/// it stays replaced and the kernel copies from then on. Called at every registration of memory.
+pub fn install() -> Mode {
+    static INSTALLING: Lock<()> = Lock::new(());
+    let _one = INSTALLING.lock();
+    let mode = match mode() {
+        Mode::Bare if !asm::PRESENT || std::env::var_os("ANYVERBS_SIGSEGV").is_some_and(|v| v == "0") => {
+            Mode::Kernel
+        }
+        Mode::Bare if signal::install() => Mode::Handler,
+        Mode::Handler if signal::in_place() => Mode::Handler,
+        _ => Mode::Kernel,
+    };
+    MODE.store(mode as u8, Release);
+    mode
+}
+
+/// Copies `len` bytes; either side may fault. The last bytes are stored last, so that a reader who polls for them finds
+/// the rest. Overlapping ranges give unspecified content.
+///
+/// # Safety
+/// Where `dst` is writable, nothing that Rust considers its own may lie there but through raw pointers or a unique borrow
+/// held by the caller.
+#[inline]
+pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    if MODE.load(Relaxed) == Mode::Kernel as u8 {
+        return kernel_copy(dst, src, len);
+    }
+    // SAFETY: the caller vouches for `dst`; a range that is not mapped ends in the error return.
+    ok(unsafe { asm::copy(dst, src, len) })
+}
+
+/// Adds to the 8-byte aligned 64-bit word at `at`, as one atomic operation; returns the old value.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub unsafe fn fetch_add(at: *mut u64, add: u64) -> Result<u64, Fault> {
+    reachable_word(at)?;
+    let mut old = 0;
+    // SAFETY: as for `copy`; `old` is a local.
+    ok(unsafe { asm::fetch_add(at, add, &mut old) }).map(|()| old)
+}
+
+/// Stores `swap` in the 8-byte aligned 64-bit word at `at` if it holds `expect`, as one atomic operation; returns the old value.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub unsafe fn compare_swap(at: *mut u64, expect: u64, swap: u64) -> Result<u64, Fault> {
+    reachable_word(at)?;
+    let mut old = 0;
+    // SAFETY: as for `copy`; `old` is a local.
+    ok(unsafe { asm::compare_swap(at, expect, swap, &mut old) }).map(|()| old)
+}
+
+#[inline]
+fn ok(failed: usize) -> Result<(), Fault> {
+    if failed == 0 { Ok(()) } else { Err(Fault) }
+}
+
+/// Refuses a misaligned word, and, where no handler protects, one that the kernel cannot read. Without a handler a word that
+/// is readable but not writable still ends the process.
+#[inline]
+fn reachable_word(at: *mut u64) -> Result<(), Fault> {
+    if !at.is_aligned() {
+        return Err(Fault);
+    }
+    if MODE.load(Relaxed) == Mode::Kernel as u8 {
+        let mut probe = 0u64;
+        return kernel_copy((&raw mut probe).cast(), at.cast(), 8);
+    }
+    Ok(())
+}
+
+/// The kernel reads and writes both sides for us and reports what is not there. Where a sandbox forbids the call, the copy is bare.
+#[cold]
+fn kernel_copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < len {
+        let local = libc::iovec { iov_base: src.wrapping_add(done).cast_mut().cast(), iov_len: len - done };
+        let remote = libc::iovec { iov_base: dst.wrapping_add(done).cast(), iov_len: len - done };
+        // SAFETY: both vectors are locals; the kernel checks the memory that they describe.
+        let n = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
+        if n > 0 {
+            done += n as usize;
+        } else if n < 0 && !matches!(super::errno::Errno::last().0, libc::EFAULT | libc::ENOMEM) {
+            // SAFETY: nothing can tell us whether the memory is there: as with any memcpy, the application vouches for it.
+            return ok(unsafe { asm::copy(dst.wrapping_add(done), src.wrapping_add(done), len - done) });
+        } else {
+            return Err(Fault);
+        }
+    }
+    Ok(())
+}
+
+mod signal {
+    use super::*;
+
+    const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+    /// The actions that ours replaced; leaked boxes, written before our handler is in place.
+    static PREVIOUS: [AtomicPtr<libc::sigaction>; 2] =
+        [AtomicPtr::new(ptr::null_mut()), AtomicPtr::new(ptr::null_mut())];
+
+    pub fn install() -> bool {
+        SIGNALS.iter().zip(&PREVIOUS).all(|(&sig, slot)| {
+            let Some(old) = current(sig) else { return false };
+            let mut ours = old;
+            ours.sa_sigaction = handler as *const () as usize;
+            ours.sa_flags =
+                libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART));
+            slot.store(Box::into_raw(Box::new(old)), Release);
+            // SAFETY: `ours` is a complete action whose handler lives as long as the library, which is never unloaded.
+            unsafe { libc::sigaction(sig, &ours, ptr::null_mut()) == 0 }
+        })
+    }
+
+    pub fn in_place() -> bool {
+        SIGNALS
+            .iter()
+            .all(|&sig| current(sig).is_some_and(|now| now.sa_sigaction == handler as *const () as usize))
+    }
+
+    fn current(sig: libc::c_int) -> Option<libc::sigaction> {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: the kernel fills `now` when it returns 0.
+        unsafe { (libc::sigaction(sig, ptr::null(), now.as_mut_ptr()) == 0).then(|| now.assume_init()) }
+    }
+
+    extern "C" fn handler(sig: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel passes a ucontext_t to an SA_SIGINFO handler, and its siginfo.
+        unsafe {
+            if (*info).si_code > 0 && asm::redirect(&mut *context.cast()) {
+                return;
+            }
+            let slot = &PREVIOUS[usize::from(sig == libc::SIGBUS)];
+            let old = slot.load(Acquire);
+            if !old.is_null() { forward(sig, info, context, &*old) } else { default(sig, info) }
+        }
+    }
+
+    /// Does what would have happened without us.
+    unsafe fn forward(
+        sig: libc::c_int,
+        info: *mut libc::siginfo_t,
+        context: *mut libc::c_void,
+        old: &libc::sigaction,
+    ) {
+        // SAFETY: `info` is the kernel's; a handler found in `old` has the type that its flags say.
+        unsafe {
+            match old.sa_sigaction {
+                libc::SIG_DFL => default(sig, info),
+                // The kernel does not let a synchronous fault be ignored either.
+                libc::SIG_IGN if (*info).si_code > 0 => default(sig, info),
+                libc::SIG_IGN => {}
+                address => {
+                    if old.sa_flags & libc::SA_RESETHAND != 0 {
+                        libc::signal(sig, libc::SIG_DFL);
+                    }
+                    if old.sa_flags & libc::SA_SIGINFO != 0 {
+                        type Full =
+                            unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+                        std::mem::transmute::<usize, Full>(address)(sig, info, context);
+                    } else {
+                        std::mem::transmute::<usize, unsafe extern "C" fn(libc::c_int)>(address)(sig);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Restores the default action; a fault happens again on return, a signal that was sent is sent again.
+    unsafe fn default(sig: libc::c_int, info: *mut libc::siginfo_t) {
+        // SAFETY: `signal` and `raise` may be called in a handler; `info` is the kernel's.
+        unsafe {
+            libc::signal(sig, libc::SIG_DFL);
+            if (*info).si_code <= 0 {
+                libc::raise(sig);
+            }
+        }
+    }
+}
+
+// Every routine keeps the stack pointer as it found it, so that `anyverbs_guard_failed` can stand in for its end.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod asm {
+    use std::ptr::addr_of;
+
+    pub const PRESENT: bool = true;
+
+    unsafe extern "C" {
+        #[link_name = "anyverbs_guard_copy"]
+        pub fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize;
+        #[link_name = "anyverbs_guard_fetch_add"]
+        pub fn fetch_add(at: *mut u64, add: u64, old: *mut u64) -> usize;
+        #[link_name = "anyverbs_guard_compare_swap"]
+        pub fn compare_swap(at: *mut u64, expect: u64, swap: u64, old: *mut u64) -> usize;
+        static anyverbs_guard_begin: u8;
+        static anyverbs_guard_end: u8;
+        static anyverbs_guard_failed: u8;
+    }
+
+    /// Sends an interrupted guarded routine to its error return; false when the fault was elsewhere.
+    pub fn redirect(context: &mut libc::ucontext_t) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let pc = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+        #[cfg(target_arch = "aarch64")]
+        let pc = &mut context.uc_mcontext.pc;
+        let (begin, end) = (addr_of!(anyverbs_guard_begin), addr_of!(anyverbs_guard_end));
+        let inside = (begin as usize..end as usize).contains(&(*pc as usize));
+        if inside {
+            *pc = addr_of!(anyverbs_guard_failed) as usize as _;
+        }
+        inside
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    std::arch::global_asm!(include_str!("guard_x86_64.s"), options(att_syntax));
+    #[cfg(target_arch = "aarch64")]
+    std::arch::global_asm!(include_str!("guard_aarch64.s"));
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod asm {
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    pub const PRESENT: bool = false;
+
+    pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize {
+        // SAFETY: passed on to the caller.
+        unsafe { std::ptr::copy(src, dst, len) };
+        0
+    }
+
+    pub unsafe fn fetch_add(at: *mut u64, add: u64, old: *mut u64) -> usize {
+        // SAFETY: passed on to the caller, who has checked the alignment.
+        unsafe { *old = AtomicU64::from_ptr(at).fetch_add(add, SeqCst) };
+        0
+    }
+
+    pub unsafe fn compare_swap(at: *mut u64, expect: u64, swap: u64, old: *mut u64) -> usize {
+        // SAFETY: passed on to the caller, who has checked the alignment.
+        unsafe {
+            *old = AtomicU64::from_ptr(at)
+                .compare_exchange(expect, swap, SeqCst, SeqCst)
+                .unwrap_or_else(|now| now)
+        };
+        0
+    }
+
+    pub fn redirect(_: &mut libc::ucontext_t) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+
+    const PAGE: usize = 4096;
+
+    /// Pages of an anonymous mapping, given back when dropped.
+    struct Pages(*mut u8, usize);
+
+    impl Pages {
+        fn new(pages: usize) -> Self {
+            Self::map(pages, -1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
+        }
+        fn map(pages: usize, fd: i32, flags: i32) -> Self {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping, placed by the kernel.
+            let at = unsafe { libc::mmap(ptr::null_mut(), pages * PAGE, prot, flags, fd, 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            Self(at.cast(), pages)
+        }
+        fn protect(&self, page: usize, prot: i32) {
+            // SAFETY: the page is ours and no reference points into it.
+            assert_eq!(unsafe { libc::mprotect(self.0.add(page * PAGE).cast(), PAGE, prot) }, 0);
+        }
+        fn unmap(&self, page: usize) {
+            // SAFETY: the page is ours and no reference points into it.
+            assert_eq!(unsafe { libc::munmap(self.0.add(page * PAGE).cast(), PAGE) }, 0);
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: the range is ours; holes are allowed.
+            unsafe { libc::munmap(self.0.cast(), self.1 * PAGE) };
+        }
+    }
+
+    fn guarded(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+        install();
+        // SAFETY: the tests copy between mappings and buffers of their own.
+        unsafe { copy(dst, src, len) }
+    }
+
+    #[test]
+    fn every_length_and_alignment_is_copied_exactly() {
+        let src: Vec<u8> = (0..5000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        for len in (0..300).chain([511, 512, 1023, 1024, 1025, 1087, 1088, 1100, 2047, 4096, 4097]) {
+            for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 5), (15, 63), (64, 17)] {
+                let mut dst = vec![0xaa; len + 200];
+                guarded(dst[to..].as_mut_ptr(), src[from..].as_ptr(), len).unwrap();
+                assert_eq!(&dst[to..to + len], &src[from..from + len], "length {len}, {from} to {to}");
+                assert!(
+                    dst[..to].iter().chain(&dst[to + len..]).all(|&b| b == 0xaa),
+                    "length {len}, {from} to {to}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_at_every_length() {
+        let pages = Pages::new(3);
+        pages.unmap(1);
+        let mut local = vec![1u8; 3 * PAGE];
+        for len in [1, 2, 3, 4, 7, 8, 16, 17, 32, 33, 64, 65, 128, 1000, 1024, PAGE] {
+            let hole = pages.0.wrapping_add(PAGE);
+            assert_eq!(guarded(hole, local.as_ptr(), len), Err(Fault), "to a hole, {len}");
+            assert_eq!(guarded(local.as_mut_ptr(), hole, len), Err(Fault), "from a hole, {len}");
+            // The last byte reaches into the hole.
+            assert_eq!(guarded(hole.wrapping_sub(len - 1), local.as_ptr(), len), Err(Fault), "across, {len}");
+            guarded(hole.wrapping_sub(len), local.as_ptr(), len).unwrap();
+            guarded(pages.0.wrapping_add(2 * PAGE), local.as_ptr(), len).unwrap();
+        }
+        // Neither in user space nor in the kernel's: a general protection fault.
+        assert_eq!(guarded(0x8000_0000_0000_0000usize as *mut u8, local.as_ptr(), 64), Err(Fault));
+        assert_eq!(guarded(ptr::null_mut(), local.as_ptr(), 8), Err(Fault));
+    }
+
+    #[test]
+    fn protection_is_an_error() {
+        let pages = Pages::new(1);
+        let mut local = [1u8; 64];
+        pages.protect(0, libc::PROT_READ);
+        guarded(local.as_mut_ptr(), pages.0, 64).unwrap();
+        assert_eq!(local, [0; 64]);
+        assert_eq!(guarded(pages.0, local.as_ptr(), 64), Err(Fault));
+        pages.protect(0, libc::PROT_NONE);
+        assert_eq!(guarded(local.as_mut_ptr(), pages.0, 64), Err(Fault));
+    }
+
+    #[test]
+    fn truncated_file_is_an_error() {
+        // SAFETY: a new memfd, closed below.
+        let fd = unsafe { libc::memfd_create(c"guard".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: the descriptor is ours.
+        assert_eq!(unsafe { libc::ftruncate(fd, 2 * PAGE as i64) }, 0);
+        let pages = Pages::map(2, fd, libc::MAP_SHARED);
+        let local = [1u8; 2 * PAGE];
+        guarded(pages.0, local.as_ptr(), 2 * PAGE).unwrap();
+        // SAFETY: the descriptor is ours.
+        assert_eq!(unsafe { libc::ftruncate(fd, PAGE as i64) + libc::close(fd) }, 0);
+        assert_eq!(guarded(pages.0, local.as_ptr(), 2 * PAGE), Err(Fault));
+        guarded(pages.0, local.as_ptr(), PAGE).unwrap();
+    }
+
+    #[test]
+    fn atomics_work_and_fault() {
+        install();
+        let pages = Pages::new(2);
+        let word = pages.0.cast::<u64>();
+        // SAFETY: the words lie in our mapping or in none.
+        unsafe {
+            assert_eq!(fetch_add(word, 5), Ok(0));
+            assert_eq!(fetch_add(word, u64::MAX), Ok(5));
+            assert_eq!(compare_swap(word, 4, 9), Ok(4));
+            assert_eq!(compare_swap(word, 4, 1), Ok(9));
+            assert_eq!(word.read_volatile(), 9);
+            assert_eq!(fetch_add(word.byte_add(4), 1), Err(Fault), "misaligned");
+            pages.protect(1, libc::PROT_READ);
+            assert_eq!(fetch_add(word.byte_add(PAGE), 1), Err(Fault));
+            assert_eq!(compare_swap(word.byte_add(PAGE), 0, 1), Err(Fault));
+            pages.unmap(1);
+            assert_eq!(compare_swap(word.byte_add(PAGE), 0, 1), Err(Fault));
+        }
+    }
+
+    #[test]
+    fn kernel_copies_report_the_same_errors() {
+        let pages = Pages::new(3);
+        pages.unmap(2);
+        let mut local = vec![7u8; 2 * PAGE];
+        kernel_copy(pages.0, local.as_ptr(), 2 * PAGE).unwrap();
+        // SAFETY: within our mapping.
+        assert_eq!(unsafe { pages.0.add(2 * PAGE - 1).read() }, 7);
+        assert_eq!(kernel_copy(pages.0.wrapping_add(PAGE), local.as_ptr(), 2 * PAGE), Err(Fault));
+        assert_eq!(kernel_copy(local.as_mut_ptr(), pages.0.wrapping_add(2 * PAGE - 1), 2), Err(Fault));
+        pages.protect(0, libc::PROT_READ);
+        assert_eq!(kernel_copy(pages.0, local.as_ptr(), 1), Err(Fault));
+    }
+
+    /// Runs `body` in a child with `old` as the action that ours replaces; returns the child's wait status.
+    fn in_child(old: usize, flags: i32, body: fn()) -> i32 {
+        // SAFETY: the child only installs handlers, runs `body` and leaves by _exit or by a signal.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(10);
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = old;
+                action.sa_flags = flags;
+                libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut());
+                if !signal::install() || !signal::in_place() {
+                    libc::_exit(100);
+                }
+                body();
+                libc::_exit(0);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        }
+    }
+
+    fn foreign_fault() {
+        // SAFETY: not safe at all: the fault is what the test is about.
+        unsafe { (16 as *mut u32).write_volatile(1) };
+    }
+
+    fn guarded_then_foreign() {
+        let local = [0u8; 8];
+        // SAFETY: the destination is not mapped.
+        if unsafe { copy(16 as *mut u8, local.as_ptr(), 8) } != Err(Fault) {
+            // SAFETY: leaves the child.
+            unsafe { libc::_exit(101) };
+        }
+        foreign_fault();
+    }
+
+    extern "C" fn plain(sig: i32) {
+        // SAFETY: leaves the child.
+        unsafe { libc::_exit(40 + sig) }
+    }
+
+    extern "C" fn full(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: leaves the child; `info` is the kernel's.
+        unsafe { libc::_exit(if (*info).si_addr() as usize == 16 && !context.is_null() { 60 } else { 61 }) }
+    }
+
+    #[test]
+    fn faults_elsewhere_go_to_the_handler_that_was_there() {
+        let exited = |status| libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
+        let killed = |status| libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+        assert_eq!(
+            exited(in_child(plain as *const () as usize, 0, guarded_then_foreign)),
+            Some(40 + libc::SIGSEGV)
+        );
+        assert_eq!(
+            exited(in_child(full as *const () as usize, libc::SA_SIGINFO, guarded_then_foreign)),
+            Some(60)
+        );
+        assert_eq!(killed(in_child(libc::SIG_DFL, 0, guarded_then_foreign)), Some(libc::SIGSEGV));
+        assert_eq!(killed(in_child(libc::SIG_IGN, 0, guarded_then_foreign)), Some(libc::SIGSEGV));
+    }
+
+    #[test]
+    fn sent_signals_keep_their_meaning() {
+        fn send() {
+            // SAFETY: a signal to this thread.
+            unsafe { libc::raise(libc::SIGSEGV) };
+        }
+        let status = in_child(libc::SIG_DFL, 0, send);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:x}");
+        assert_eq!(in_child(libc::SIG_IGN, 0, send), 0);
+        assert_eq!(libc::WEXITSTATUS(in_child(plain as *const () as usize, 0, send)), 40 + libc::SIGSEGV);
+    }
+
+    #[test]
+    fn a_handler_installed_later_is_left_alone() {
+        fn replace() {
+            // SAFETY: the child's own handlers.
+            unsafe {
+                let mode = install();
+                libc::signal(libc::SIGSEGV, plain as *const () as usize);
+                libc::_exit(if mode == Mode::Handler && install() == Mode::Kernel { 7 } else { 8 });
+            }
+        }
+        if std::env::var_os("ANYVERBS_SIGSEGV").is_none() {
+            assert_eq!(libc::WEXITSTATUS(in_child(libc::SIG_DFL, 0, replace)), 7);
+        }
+    }
+
+    #[test]
+    fn concurrent_adds_sum_up() {
+        install();
+        let pages = Pages::new(1);
+        let word = pages.0 as usize;
+        let threads = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    threads.fetch_add(1, Relaxed);
+                    for _ in 0..10_000 {
+                        // SAFETY: a word of our mapping.
+                        unsafe { fetch_add(word as *mut u64, 1) }.unwrap();
+                    }
+                });
+            }
+        });
+        // SAFETY: a word of our mapping; the threads are gone.
+        assert_eq!(unsafe { (word as *const u64).read() }, 10_000 * u64::from(threads.load(Relaxed)));
+    }
+}

@@ -1,0 +1,146 @@
+# Guarded routines (System V calling convention): 0 in %rax, or 1 after a fault. See guard.rs.
+    .text
+    .p2align 6
+    .globl anyverbs_guard_begin
+    .hidden anyverbs_guard_begin
+anyverbs_guard_begin:
+
+# copy(%rdi dst, %rsi src, %rdx len): blocks are loaded before they are stored, the tail is stored last.
+    .globl anyverbs_guard_copy
+    .hidden anyverbs_guard_copy
+    .type anyverbs_guard_copy, @function
+anyverbs_guard_copy:
+    .cfi_startproc
+    xorl %eax, %eax
+    cmpq $16, %rdx
+    ja 3f
+    cmpl $8, %edx
+    jae 2f
+    cmpl $4, %edx
+    jae 1f
+    testl %edx, %edx
+    jz 9f
+    movzbl (%rsi), %ecx
+    cmpl $1, %edx
+    je 0f
+    movzwl -2(%rsi,%rdx), %r8d
+    movb %cl, (%rdi)
+    movw %r8w, -2(%rdi,%rdx)
+9:  ret
+0:  movb %cl, (%rdi)
+    ret
+1:  movl (%rsi), %ecx
+    movl -4(%rsi,%rdx), %r8d
+    movl %ecx, (%rdi)
+    movl %r8d, -4(%rdi,%rdx)
+    ret
+2:  movq (%rsi), %rcx
+    movq -8(%rsi,%rdx), %r8
+    movq %rcx, (%rdi)
+    movq %r8, -8(%rdi,%rdx)
+    ret
+3:  cmpq $32, %rdx
+    ja 4f
+    movups (%rsi), %xmm0
+    movups -16(%rsi,%rdx), %xmm1
+    movups %xmm0, (%rdi)
+    movups %xmm1, -16(%rdi,%rdx)
+    ret
+4:  cmpq $64, %rdx
+    ja 5f
+    movups (%rsi), %xmm0
+    movups 16(%rsi), %xmm1
+    movups -32(%rsi,%rdx), %xmm2
+    movups -16(%rsi,%rdx), %xmm3
+    movups %xmm0, (%rdi)
+    movups %xmm1, 16(%rdi)
+    movups %xmm2, -32(%rdi,%rdx)
+    movups %xmm3, -16(%rdi,%rdx)
+    ret
+# The last 64 bytes wait in %xmm4 to %xmm7 while whole blocks go before them.
+5:  movups -64(%rsi,%rdx), %xmm4
+    movups -48(%rsi,%rdx), %xmm5
+    movups -32(%rsi,%rdx), %xmm6
+    movups -16(%rsi,%rdx), %xmm7
+    leaq -64(%rdi,%rdx), %r8
+    cmpq $1024, %rdx
+    jae 7f
+6:  movups (%rsi), %xmm0
+    movups 16(%rsi), %xmm1
+    movups 32(%rsi), %xmm2
+    movups 48(%rsi), %xmm3
+    addq $64, %rsi
+    movups %xmm0, (%rdi)
+    movups %xmm1, 16(%rdi)
+    movups %xmm2, 32(%rdi)
+    movups %xmm3, 48(%rdi)
+    addq $64, %rdi
+    cmpq %r8, %rdi
+    jb 6b
+    jmp 8f
+# The first block is stored unaligned, and the string copy starts at an aligned destination.
+7:  movups (%rsi), %xmm0
+    movups 16(%rsi), %xmm1
+    movups 32(%rsi), %xmm2
+    movups 48(%rsi), %xmm3
+    movq %rdi, %rcx
+    addq $64, %rdi
+    andq $-64, %rdi
+    movups %xmm0, (%rcx)
+    movups %xmm1, 16(%rcx)
+    movups %xmm2, 32(%rcx)
+    movups %xmm3, 48(%rcx)
+    subq %rdi, %rcx
+    subq %rcx, %rsi
+    movq %r8, %rcx
+    subq %rdi, %rcx
+    rep movsb
+8:  movups %xmm4, (%r8)
+    movups %xmm5, 16(%r8)
+    movups %xmm6, 32(%r8)
+    movups %xmm7, 48(%r8)
+    ret
+    .cfi_endproc
+    .size anyverbs_guard_copy, . - anyverbs_guard_copy
+
+# fetch_add(%rdi at, %rsi add, %rdx old)
+    .p2align 4
+    .globl anyverbs_guard_fetch_add
+    .hidden anyverbs_guard_fetch_add
+    .type anyverbs_guard_fetch_add, @function
+anyverbs_guard_fetch_add:
+    .cfi_startproc
+    lock xaddq %rsi, (%rdi)
+    movq %rsi, (%rdx)
+    xorl %eax, %eax
+    ret
+    .cfi_endproc
+    .size anyverbs_guard_fetch_add, . - anyverbs_guard_fetch_add
+
+# compare_swap(%rdi at, %rsi expect, %rdx swap, %rcx old)
+    .p2align 4
+    .globl anyverbs_guard_compare_swap
+    .hidden anyverbs_guard_compare_swap
+    .type anyverbs_guard_compare_swap, @function
+anyverbs_guard_compare_swap:
+    .cfi_startproc
+    movq %rsi, %rax
+    lock cmpxchgq %rdx, (%rdi)
+    movq %rax, (%rcx)
+    xorl %eax, %eax
+    ret
+    .cfi_endproc
+    .size anyverbs_guard_compare_swap, . - anyverbs_guard_compare_swap
+
+    .globl anyverbs_guard_end
+    .hidden anyverbs_guard_end
+anyverbs_guard_end:
+    .globl anyverbs_guard_failed
+    .hidden anyverbs_guard_failed
+    .type anyverbs_guard_failed, @function
+anyverbs_guard_failed:
+    .cfi_startproc
+    movl $1, %eax
+    ret
+    .cfi_endproc
+    .size anyverbs_guard_failed, . - anyverbs_guard_failed
