@@ -1,1 +1,2 @@
 //! How messages travel: local (same process), shm (same host), udp (RoCEv2).
+pub mod udp;

@@ -195,6 +195,6 @@ mod tests {
     fn longest_headers_fit_the_room_for_a_datagram() {
         let opcode = Opcode::new(Transport::Xrc, Operation::CmpSwap);
         assert!(opcode.headers().contains(Headers::XRCETH | Headers::ATOMIC_ETH));
-        assert!(xrceth::LEN + atomic_eth::LEN <= 40 && xrceth::LEN + reth::LEN + imm::LEN <= 40);
+        const { assert!(xrceth::LEN + atomic_eth::LEN <= 40 && xrceth::LEN + reth::LEN + imm::LEN <= 40) };
     }
 }

@@ -1,0 +1,233 @@
+//! RoCEv2 datagrams on UDP port 4791: one socket for both families, addresses and TTL by control message.
+//!
+//! The socket is never connected and never fragments: only then is the IPv4 id 0, which the ICRC covers.
+pub mod batch;
+mod control;
+
+use super::super::types::Mtu;
+use super::super::wire::{IpUdp, UDP_PORT};
+use crate::sys::{errno::Errno, log};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+
+pub use batch::{Received, RxBatch, TxBatch};
+
+/// The hop limit where the application gave none.
+pub const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// Bytes around the largest payload: UDP, BTH, RETH, ImmDt, ICRC.
+const OVERHEAD: u32 = 8 + 12 + 16 + 4 + 4;
+
+/// The most that a socket buffer is asked to hold; the kernel grants what it may.
+const SOCKET_BUFFER: usize = 4 << 20;
+
+/// Where a packet goes, and as whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// The address of the GID that sends; of the same family as `dst`.
+    pub src: IpAddr,
+    /// The destination.
+    pub dst: IpAddr,
+    /// The interface, for link-local IPv6 destinations; else 0.
+    pub interface: u32,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub hop_limit: u8,
+}
+
+impl Path {
+    /// A path with the default hop limit.
+    pub const fn new(src: IpAddr, dst: IpAddr) -> Self {
+        Self { src, dst, interface: 0, traffic_class: 0, hop_limit: DEFAULT_HOP_LIMIT }
+    }
+
+    /// The headers that the ICRC of a packet on this path covers.
+    pub const fn ip_udp(&self) -> IpUdp {
+        IpUdp::new(self.src, self.dst, UDP_PORT)
+    }
+}
+
+/// The process's socket on the RoCEv2 port.
+#[derive(Debug)]
+pub struct Endpoint {
+    socket: Socket,
+    dual: bool,
+}
+
+impl Endpoint {
+    /// Binds the RoCEv2 port of this network namespace.
+    ///
+    /// # Errors
+    /// EADDRINUSE when another process, or the kernel's soft-RoCE, has it; whatever else the kernel answers.
+    pub fn open() -> Result<Self, Errno> {
+        let opened = Self::bind(UDP_PORT);
+        if let Err(e) = opened {
+            let who =
+                if e == Errno::EADDRINUSE { ": another process or the kernel's rdma_rxe has it" } else { "" };
+            log::explain(format_args!(
+                "urxe: UDP port {UDP_PORT} is not available ({e:?}){who}; only peers on this host can be reached"
+            ));
+        }
+        opened
+    }
+
+    fn bind(port: u16) -> Result<Self, Errno> {
+        // Without IPv6 in the kernel, IPv4 alone.
+        let (socket, dual) = match Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP)) {
+            Ok(socket) => (socket, true),
+            Err(_) => (Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?, false),
+        };
+        socket.set_nonblocking(true)?;
+        if dual {
+            socket.set_only_v6(false)?;
+        }
+        control::prepare(&socket, dual)?;
+        // A short buffer only loses packets sooner.
+        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
+        let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
+        control::force_receive_buffer(&socket, SOCKET_BUFFER);
+        let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
+        Ok(Self { socket, dual })
+    }
+
+    /// Readable when packets wait.
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Takes waiting packets into `batch`, without blocking; how many.
+    pub fn receive(&self, batch: &mut RxBatch) -> usize {
+        batch.receive(self.fd())
+    }
+
+    /// Sends the packets of `batch`, each sealed with its ICRC, and empties it. What the kernel does not take is
+    /// lost, as on a wire.
+    pub fn send(&self, batch: &mut TxBatch) {
+        batch.send(self.fd(), self.dual);
+    }
+}
+
+/// The MTU of the route from `src` to `dst` in bytes, IP header included.
+///
+/// # Errors
+/// ENETUNREACH or EHOSTUNREACH when there is no route; EINVAL when the families differ.
+pub fn route_mtu(dst: IpAddr, src: IpAddr) -> Result<u32, Errno> {
+    if dst.is_ipv4() != src.is_ipv4() {
+        return Err(Errno::EINVAL);
+    }
+    let socket = UdpSocket::bind(SocketAddr::new(src, 0))?;
+    socket.connect(SocketAddr::new(dst, UDP_PORT))?;
+    control::connected_mtu(&socket, dst.is_ipv6())
+}
+
+/// Whether packets of `mtu` payload bytes fit a route of `route_mtu` bytes.
+pub fn fits(mtu: Mtu, route_mtu: u32, ipv6: bool) -> bool {
+    mtu.bytes() + OVERHEAD + if ipv6 { 40 } else { 20 } <= route_mtu
+}
+
+/// The largest path MTU whose packets fit a route of `route_mtu` bytes.
+pub fn largest_fitting(route_mtu: u32, ipv6: bool) -> Mtu {
+    Mtu::fitting(route_mtu.saturating_sub(OVERHEAD + if ipv6 { 40 } else { 20 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::types::{Psn, Qpn};
+    use crate::soft::wire::{Bth, Opcode, Operation, Packet, Transport, icrc};
+
+    fn wait_readable(endpoint: &Endpoint) {
+        let mut poll = libc::pollfd { fd: endpoint.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one initialised pollfd.
+        assert_eq!(unsafe { libc::poll(&mut poll, 1, 5000) }, 1, "no packet within five seconds");
+    }
+
+    /// Sends packets from one endpoint to another over loopback; the port is any, the ICRC is over the real one.
+    fn exchange(dst: &str, src: &str) {
+        let (dst, src): (IpAddr, IpAddr) = (dst.parse().unwrap(), src.parse().unwrap());
+        let a = Endpoint::bind(0).unwrap();
+        let b = Endpoint::bind(0).unwrap();
+        let (from, to) = (control::local_port(&a.socket), control::local_port(&b.socket));
+        let path = Path { traffic_class: 0x62, hop_limit: 33, ..Path::new(src, dst) };
+        let mut tx = TxBatch::with_ports(from, to);
+        for i in 0..40u32 {
+            let packet = Packet::new(Bth::new(
+                Opcode::new(Transport::Uc, Operation::SendOnly),
+                Qpn(0x1001),
+                Psn::new(i),
+            ));
+            let payload = i as usize * 25;
+            let bytes = tx.push(path, packet.datagram_len(payload));
+            packet.emit(payload, bytes);
+            bytes[packet.header_len()..][..payload].fill(i as u8);
+        }
+        a.send(&mut tx);
+        assert!(tx.is_empty());
+        let mut rx = RxBatch::new();
+        let mut seen = 0u32;
+        while seen < 40 {
+            wait_readable(&b);
+            let n = b.receive(&mut rx);
+            for i in 0..n {
+                let Received { ip, traffic_class, hop_limit, datagram } = rx.get(i).unwrap();
+                let ip = IpUdp { dst_port: to, ..ip };
+                assert_eq!((ip.src, ip.dst, ip.src_port), (src, dst, from));
+                assert_eq!((traffic_class, hop_limit), (0x62, 33));
+                assert_eq!(icrc::check(&ip, datagram), icrc::Verdict::Exact);
+                let (packet, payload) = Packet::parse(datagram).unwrap();
+                assert_eq!(packet.bth.psn.get(), seen);
+                assert!(
+                    payload.len() == seen as usize * 25 && datagram[payload].iter().all(|&b| b == seen as u8)
+                );
+                seen += 1;
+            }
+        }
+        assert_eq!(b.receive(&mut rx), 0);
+    }
+
+    #[test]
+    fn ipv4_packets_arrive_with_their_addresses_and_icrc() {
+        exchange("127.0.0.1", "127.0.0.2");
+    }
+
+    #[test]
+    fn ipv6_packets_arrive_with_their_addresses_and_icrc() {
+        if UdpSocket::bind("[::1]:0").is_ok() {
+            exchange("::1", "::1");
+        }
+    }
+
+    #[test]
+    fn unsendable_packets_are_lost_and_the_rest_goes_out() {
+        let (a, b) = (Endpoint::bind(0).unwrap(), Endpoint::bind(0).unwrap());
+        let mut tx = TxBatch::with_ports(control::local_port(&a.socket), control::local_port(&b.socket));
+        let lo: IpAddr = "127.0.0.1".parse().unwrap();
+        // A source that is not ours: EINVAL.
+        tx.push(Path::new("192.0.2.1".parse().unwrap(), lo), 16).fill(1);
+        tx.push(Path::new(lo, lo), 16).fill(2);
+        a.send(&mut tx);
+        wait_readable(&b);
+        let mut rx = RxBatch::new();
+        assert_eq!(b.receive(&mut rx), 1);
+        assert_eq!(rx.get(0).unwrap().datagram[0], 2);
+    }
+
+    #[test]
+    fn a_taken_port_is_reported() {
+        let a = Endpoint::bind(0).unwrap();
+        assert_eq!(Endpoint::bind(control::local_port(&a.socket)).err(), Some(Errno::EADDRINUSE));
+    }
+
+    #[test]
+    fn loopback_carries_the_largest_mtu() {
+        let lo: IpAddr = "127.0.0.1".parse().unwrap();
+        let mtu = route_mtu(lo, lo).unwrap();
+        assert!(fits(Mtu::B4096, mtu, false), "loopback MTU is {mtu}");
+        assert!(fits(Mtu::B1024, 1500, true) && !fits(Mtu::B2048, 1500, false));
+        assert_eq!(largest_fitting(1500, false), Mtu::B1024);
+        assert_eq!(largest_fitting(4160, false), Mtu::B4096);
+    }
+}
