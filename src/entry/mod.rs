@@ -1,1 +1,11 @@
 //! The exported functions, one file per object: check pointers, convert, call, convert back.
+#[macro_use]
+mod absent;
+mod compat_1_0;
+mod marshall;
+mod names;
+mod nodes;
+mod private;
+mod private_cmd;
+mod rates;
+mod sysfs;
