@@ -17,7 +17,11 @@ fn main() {
         });
         // SAFETY: as above.
         let plain = time(rounds, || unsafe {
-            std::ptr::copy_nonoverlapping(black_box(src.as_ptr()), black_box(dst.as_mut_ptr()), black_box(size));
+            std::ptr::copy_nonoverlapping(
+                black_box(src.as_ptr()),
+                black_box(dst.as_mut_ptr()),
+                black_box(size),
+            );
         });
         println!("{size:>9} {guarded:>12.1} {plain:>12.1}");
     }
