@@ -1,4 +1,4 @@
-//! Shared mappings of memfds. None of them is inherited by a forked child.
+//! Mappings, of memfds and of nothing. None of them is inherited by a forked child.
 use super::{errno::Errno, fork};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -31,6 +31,23 @@ impl Mapping {
         let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         // SAFETY: the kernel chooses a free range; nothing existing is touched.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        // SAFETY: the range was just mapped by us.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
+        let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
+        Ok(Self { base, len, generation: fork::generation() })
+    }
+
+    /// Maps `len` zeroed bytes of this process's own, which take memory as they are touched. Errors are those of mmap(2).
+    pub fn anonymous(len: usize) -> Result<Self, Errno> {
+        let (prot, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
+        // SAFETY: the kernel chooses a free range; nothing existing is touched.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(Errno::last());
         }

@@ -1,1 +1,42 @@
 //! Protection domains, keys, access checks, and the copies to and from registered memory.
+//!
+//! `table` is the process's memory table, whose `entry`s peers of the same user read; a successful check gives a `span`,
+//! through which bytes are copied; `mapped` answers whether a range can be registered; `dm` is device memory.
+pub mod dm;
+pub mod entry;
+mod mapped;
+pub mod pd;
+pub mod span;
+pub mod table;
+
+use std::fmt;
+
+pub use dm::{Dm, DmPool};
+pub use entry::{MrEntry, Region};
+pub use pd::{Pd, PdId, PdTable};
+pub use span::Span;
+pub use table::{MemTable, Mr, Rereg, ReregError};
+
+/// Why a key does not give access. A local use ends in LOC_PROT_ERR, a remote one in REM_ACCESS_ERR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// No region has this key now.
+    Key,
+    /// The region belongs to another protection domain.
+    Domain,
+    /// The region lacks an access flag that the operation needs.
+    Access,
+    /// The range does not lie in the region.
+    Range,
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Denied::Key => "no memory region has this key",
+            Denied::Domain => "the memory region belongs to another protection domain",
+            Denied::Access => "the memory region lacks the access flag",
+            Denied::Range => "the range does not lie in the memory region",
+        })
+    }
+}

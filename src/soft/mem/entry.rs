@@ -1,0 +1,207 @@
+//! One memory region as it lies in the publication page: written by its owner only, read by peers of the same user.
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+
+use super::{Denied, PdId};
+use crate::soft::types::{Access, Key};
+
+/// A region, 64 bytes, all of them zero while the entry is free. A reader that is not the owner must take a
+/// [`snapshot`](Self::snapshot); the fields may be anything at all where the owner is hostile.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct MrEntry {
+    /// Odd while the owner is writing.
+    version: AtomicU32,
+    /// 0: not valid.
+    pub(super) key: AtomicU32,
+    pd: AtomicU32,
+    access: AtomicU32,
+    start: AtomicU64,
+    iova: AtomicU64,
+    length: AtomicU64,
+    kind: AtomicU32,
+    /// The queue pair that a window of type 2 is bound to.
+    qpn: AtomicU32,
+    /// The index of the region that a window shows.
+    parent: AtomicU32,
+    _reserved: [u32; 3],
+}
+
+const _: () = assert!(size_of::<MrEntry>() == 64);
+
+/// What an entry says, as plain values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// lkey and rkey; the index of the entry in the upper 24 bits.
+    pub key: Key,
+    /// The protection domain.
+    pub pd: PdId,
+    /// What may be done through the key.
+    pub access: Access,
+    /// Host address, in the owner's address space, of the first byte.
+    pub start: u64,
+    /// The address by which work requests name the first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+impl MrEntry {
+    /// How many times a peer tries to read an entry that its owner is writing.
+    const TRIES: u32 = 64;
+
+    /// Fills the entry; the key becomes valid last. Only the owner, one thread at a time.
+    pub(super) fn write(&self, region: &Region) {
+        self.begin();
+        self.pd.store(region.pd.0, Relaxed);
+        self.access.store(region.access.bits(), Relaxed);
+        self.start.store(region.start, Relaxed);
+        self.iova.store(region.iova, Relaxed);
+        self.length.store(region.length, Relaxed);
+        self.kind.store(0, Relaxed);
+        self.qpn.store(0, Relaxed);
+        self.parent.store(0, Relaxed);
+        self.key.store(region.key.0, Release);
+        self.end();
+    }
+
+    /// Makes the key invalid, or valid again; every later check by anyone sees it.
+    pub(super) fn set_key(&self, key: Key) {
+        self.begin();
+        self.key.store(key.0, SeqCst);
+        self.end();
+        fence(SeqCst);
+    }
+
+    fn begin(&self) {
+        self.version.store(self.version.load(Relaxed).wrapping_add(1), Relaxed);
+        fence(Release);
+    }
+
+    fn end(&self) {
+        self.version.store(self.version.load(Relaxed).wrapping_add(1), Release);
+    }
+
+    /// What a peer may rely on: a consistent copy, or nothing where the entry is free or never comes to rest. A peer publishes
+    /// its hazard word and a SeqCst fence before, and keeps the word until its copy is done.
+    pub fn snapshot(&self) -> Option<Region> {
+        for _ in 0..Self::TRIES {
+            let version = self.version.load(Acquire);
+            let region = self.read();
+            fence(Acquire);
+            if version & 1 == 0 && self.version.load(Relaxed) == version {
+                return (region.key.0 != 0).then_some(region);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
+    /// The fields as they are. The owner may use this while it keeps the entry from changing.
+    pub(super) fn read(&self) -> Region {
+        Region {
+            key: Key(self.key.load(Relaxed)),
+            pd: PdId(self.pd.load(Relaxed)),
+            access: Access::from_bits_retain(self.access.load(Relaxed)),
+            start: self.start.load(Relaxed),
+            iova: self.iova.load(Relaxed),
+            length: self.length.load(Relaxed),
+        }
+    }
+}
+
+impl Region {
+    /// The host address of `len` bytes at `va`, if `key` and `pd` are this region's, it allows `need`, and the range lies in it.
+    ///
+    /// # Errors
+    /// The first of these that does not hold.
+    #[inline]
+    pub fn resolve(&self, key: Key, pd: PdId, va: u64, len: u64, need: Access) -> Result<u64, Denied> {
+        if self.key != key {
+            return Err(Denied::Key);
+        }
+        if self.pd != pd {
+            return Err(Denied::Domain);
+        }
+        if !self.access.contains(need) {
+            return Err(Denied::Access);
+        }
+        // An address below the region wraps to an offset beyond its end.
+        let offset = va.wrapping_sub(self.iova);
+        if offset > self.length || len > self.length - offset {
+            return Err(Denied::Range);
+        }
+        Ok(self.start.wrapping_add(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region() -> Region {
+        Region {
+            key: Key(0x105),
+            pd: PdId(3),
+            access: Access::LOCAL_WRITE | Access::REMOTE_READ,
+            start: 0x7000_0000_1000,
+            iova: 0x1000,
+            length: 0x1_8000_0000,
+        }
+    }
+
+    #[test]
+    fn ranges_are_checked_without_overflow() {
+        let r = region();
+        let at = |va, len| r.resolve(r.key, r.pd, va, len, Access::empty());
+        assert_eq!(at(0x1000, r.length), Ok(r.start));
+        assert_eq!(at(0x1000 + 0x1_0000_0001, 1), Ok(r.start + 0x1_0000_0001), "beyond 4 GiB");
+        assert_eq!(at(0x1000 + r.length, 0), Ok(r.start + r.length));
+        assert_eq!(at(0x1000 + r.length, 1), Err(Denied::Range));
+        assert_eq!(at(0xfff, 1), Err(Denied::Range));
+        assert_eq!(at(0x1000, r.length + 1), Err(Denied::Range));
+        assert_eq!(at(0x1001, u64::MAX), Err(Denied::Range));
+        assert_eq!(at(u64::MAX, 1), Err(Denied::Range));
+        let all = Region { start: 0, iova: 0, length: u64::MAX, ..r };
+        assert_eq!(all.resolve(r.key, r.pd, 0x7fff_1234, 1 << 31, Access::empty()), Ok(0x7fff_1234));
+        assert_eq!(all.resolve(r.key, r.pd, u64::MAX, 1, Access::empty()), Err(Denied::Range));
+    }
+
+    #[test]
+    fn key_domain_and_access_are_checked() {
+        let r = region();
+        assert_eq!(r.resolve(Key(0x106), r.pd, 0x1000, 1, Access::empty()), Err(Denied::Key));
+        assert_eq!(r.resolve(r.key, PdId(4), 0x1000, 1, Access::empty()), Err(Denied::Domain));
+        assert_eq!(r.resolve(r.key, r.pd, 0x1000, 1, Access::REMOTE_WRITE), Err(Denied::Access));
+        assert_eq!(r.resolve(r.key, r.pd, 0x1000, 1, Access::REMOTE_READ), Ok(r.start));
+    }
+
+    #[test]
+    fn snapshots_are_whole_while_the_owner_writes() {
+        // SAFETY: an entry of zeros is a free entry.
+        let entry: MrEntry = unsafe { std::mem::zeroed() };
+        assert_eq!(entry.snapshot(), None);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut n = 0u32;
+                while !stop.load(Relaxed) {
+                    n = n.wrapping_add(1);
+                    let (w, key) = (u64::from(n), Key(n | 1));
+                    let access = Access::from_bits_retain(n);
+                    entry.write(&Region { key, pd: PdId(n), access, start: w, iova: w, length: w });
+                }
+            });
+            let mut seen = 0;
+            while seen < 20_000 {
+                let Some(r) = entry.snapshot() else { continue };
+                seen += 1;
+                let n = r.pd.0;
+                assert_eq!((r.key.0, r.access.bits()), (n | 1, n));
+                assert!([r.start, r.iova, r.length].iter().all(|&w| w == u64::from(n)));
+            }
+            stop.store(true, Relaxed);
+        });
+        entry.set_key(Key(0));
+        assert_eq!(entry.snapshot(), None);
+    }
+}

@@ -1,0 +1,430 @@
+//! The process's memory table: registration, keys, and the checks in front of every copy.
+//!
+//! A key is an index into the table, shifted by 8, and a variant that differs at each use of the index. A check counts itself
+//! as a user of the region before it reads the key; deregistration takes the key away before it waits for the users.
+use std::collections::{HashMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use super::{Denied, Dm, MrEntry, Pd, PdId, Region, Span, mapped};
+use crate::soft::types::{Access, Key, Sge};
+use crate::sys::errno::Errno;
+use crate::sys::lock::Lock;
+use crate::sys::log::explain;
+use crate::sys::map::{Mapping, page_size};
+use crate::sys::{clock, fork, guard, random};
+
+/// A registered region, as the caller keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mr {
+    /// lkey and rkey.
+    pub key: Key,
+    /// Host address of the first byte; for device memory, our own mapping.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The address by which work requests name the first byte.
+    pub iova: u64,
+    /// As granted.
+    pub access: Access,
+}
+
+/// What [`MemTable::reregister`] changes; `None` stays.
+#[derive(Clone, Default, Debug)]
+pub struct Rereg<'a> {
+    /// Address and length, which also become the iova.
+    pub translation: Option<(u64, u64)>,
+    /// Protection domain.
+    pub pd: Option<&'a Pd>,
+    /// Access flags.
+    pub access: Option<Access>,
+}
+
+/// How far a failed [`MemTable::reregister`] went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReregError {
+    /// The region is as before (IBV_REREG_MR_ERR_INPUT).
+    Unchanged(Errno),
+    /// The region may only be deregistered (IBV_REREG_MR_ERR_CMD).
+    Invalid(Errno),
+}
+
+/// How long deregistration waits for copies in progress.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// An index rests until this many others have been given back, or no new one is left.
+const RESTING: usize = 4096;
+/// What a region may be registered with; flags of the optional range are ignored where unknown.
+const KNOWN: u32 = 0xff;
+const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// See the module.
+#[derive(Debug)]
+pub struct MemTable {
+    entries: NonNull<MrEntry>,
+    slots: NonNull<Slot>,
+    capacity: u32,
+    generation: u32,
+    state: Lock<State>,
+    /// What `slots`, and `entries` where nobody else provides them, point into.
+    _memory: (Mapping, Option<Mapping>),
+}
+
+// SAFETY: entries and slots are atomics in mappings that live as long as the table; the rest is under a lock.
+unsafe impl Send for MemTable {}
+// SAFETY: as above.
+unsafe impl Sync for MemTable {}
+
+/// What peers need not see of an entry; a cache line each, so that users of different regions do not meet.
+#[repr(C, align(64))]
+struct Slot {
+    users: AtomicU32,
+    /// The variant last used.
+    variant: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Indices from here on have never been used.
+    fresh: u32,
+    resting: VecDeque<u32>,
+    registered: HashMap<u32, Registration>,
+    seed: u32,
+}
+
+#[derive(Debug)]
+struct Registration {
+    pd: Pd,
+    /// Device memory that lives at least as long as the region.
+    dm: Option<Arc<Dm>>,
+}
+
+impl MemTable {
+    /// A table with private entries, which no peer reads. `capacity` counts index 0, which is never given.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn private(capacity: u32) -> Result<Self, Errno> {
+        let mapping = Mapping::anonymous(capacity as usize * size_of::<MrEntry>())?;
+        let entries = NonNull::new(mapping.base().cast()).ok_or(Errno::ENOMEM)?;
+        Self::build(entries, capacity, Some(mapping))
+    }
+
+    /// A table over `capacity` entries at `entries`.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    ///
+    /// # Safety
+    /// The entries are zero, 64-byte aligned, outlive the table, and are written by nobody else.
+    pub unsafe fn over(entries: NonNull<MrEntry>, capacity: u32) -> Result<Self, Errno> {
+        Self::build(entries, capacity, None)
+    }
+
+    fn build(entries: NonNull<MrEntry>, capacity: u32, mapping: Option<Mapping>) -> Result<Self, Errno> {
+        assert!((2..=1 << 24).contains(&capacity));
+        let memory = Mapping::anonymous(capacity as usize * size_of::<Slot>())?;
+        Ok(Self {
+            entries,
+            slots: NonNull::new(memory.base().cast()).ok_or(Errno::ENOMEM)?,
+            capacity,
+            generation: fork::generation(),
+            state: Lock::new(State { fresh: 1, seed: random::u64() as u32, ..State::default() }),
+            _memory: (memory, mapping),
+        })
+    }
+
+    /// Registers `len` bytes at `addr`, known to work requests as `iova` (0 where ZERO_BASED). Address 0 and length `u64::MAX`
+    /// with ON_DEMAND stand for the whole address space.
+    ///
+    /// # Errors
+    /// EINVAL: unknown or inconsistent flags, overflow, or an iova whose offset in the page is not the address's.
+    /// EFAULT: the range is not mapped, or not writable though the flags ask for it. ENOMEM: the table is full. EIO: in a forked child.
+    pub fn register(&self, pd: &Pd, addr: u64, len: u64, iova: u64, access: Access) -> Result<Mr, Errno> {
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        check(addr, len, access)?;
+        let page = page_size() as u64;
+        if !access.contains(Access::ZERO_BASED) && addr % page != iova % page {
+            explain(format_args!(
+                "ibv_reg_mr: iova {iova:#x} and address {addr:#x} differ in their offset within a page"
+            ));
+            return Err(Errno::EINVAL);
+        }
+        if iova.checked_add(len).is_none() {
+            explain(format_args!("ibv_reg_mr: iova {iova:#x} plus length {len:#x} overflows"));
+            return Err(Errno::EINVAL);
+        }
+        self.insert(pd, Mr { key: Key(0), addr, length: len, iova, access }, None)
+    }
+
+    /// Registers `len` bytes at `offset` of device memory; work requests name them from 0 on.
+    ///
+    /// # Errors
+    /// EINVAL: without ZERO_BASED, a range beyond the memory, or flags as for [`register`](Self::register). ENOMEM, EIO.
+    pub fn register_dm(
+        &self,
+        pd: &Pd,
+        dm: &Arc<Dm>,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Mr, Errno> {
+        check_flags(access)?;
+        if !access.contains(Access::ZERO_BASED) {
+            explain(format_args!("ibv_reg_dm_mr: access {:#x} lacks IBV_ACCESS_ZERO_BASED", access.bits()));
+            return Err(Errno::EINVAL);
+        }
+        let size = dm.len() as u64;
+        if offset > size || len > size - offset {
+            explain(format_args!(
+                "ibv_reg_dm_mr: {len} bytes at {offset} exceed the {size} bytes of the device memory"
+            ));
+            return Err(Errno::EINVAL);
+        }
+        let mr = Mr { key: Key(0), addr: dm.base() + offset, length: len, iova: 0, access };
+        self.insert(pd, mr, Some(dm.clone()))
+    }
+
+    /// Takes the key away and waits until nobody uses it: this process's own copies, and peers until `peers_idle` says that none
+    /// has the key in its hazard word.
+    ///
+    /// # Errors
+    /// EINVAL: no such region. EBUSY: a copy took longer than a second; the region stays registered.
+    pub fn deregister(&self, key: Key, peers_idle: impl FnMut(Key) -> bool) -> Result<(), Errno> {
+        if self.is_foreign() {
+            return Ok(());
+        }
+        let registration = self.close(key, peers_idle)?;
+        let mut state = self.state.lock();
+        state.resting.push_back(key.0 >> 8);
+        drop(state);
+        drop(registration);
+        Ok(())
+    }
+
+    /// Changes a region in place; the key stays. Waits as [`deregister`](Self::deregister) does.
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register) and [`deregister`](Self::deregister); none leaves the region invalid.
+    pub fn reregister(
+        &self,
+        key: Key,
+        change: Rereg<'_>,
+        peers_idle: impl FnMut(Key) -> bool,
+    ) -> Result<Mr, ReregError> {
+        if self.is_foreign() {
+            return Err(ReregError::Unchanged(Errno::EIO));
+        }
+        let current = self.entry(key).map(MrEntry::read).filter(|r| r.key == key);
+        let mut region = current.ok_or(ReregError::Unchanged(Errno::EINVAL))?;
+        if let Some(access) = change.access {
+            region.access = access;
+        }
+        if let Some((addr, len)) = change.translation {
+            (region.start, region.length) = (addr, len);
+            region.iova = if region.access.contains(Access::ZERO_BASED) { 0 } else { addr };
+        }
+        check(region.start, region.length, region.access).map_err(ReregError::Unchanged)?;
+        let mut registration = self.close(key, peers_idle).map_err(ReregError::Unchanged)?;
+        if let Some(pd) = change.pd {
+            region.pd = pd.id();
+            registration.pd = pd.clone();
+        }
+        if change.translation.is_some() {
+            registration.dm = None;
+        }
+        let mut state = self.state.lock();
+        state.registered.insert(key.0 >> 8, registration);
+        self.at(key.0 >> 8).write(&region);
+        Ok(Mr { key, addr: region.start, length: region.length, iova: region.iova, access: region.access })
+    }
+
+    /// The bytes of a local scatter/gather element; `write` when they are to be changed. No bytes need no key.
+    ///
+    /// # Errors
+    /// [`Denied`]: the request ends in LOC_PROT_ERR.
+    #[inline]
+    pub fn local(&self, pd: PdId, sge: &Sge, write: bool) -> Result<Span<'_>, Denied> {
+        let need = if write { Access::LOCAL_WRITE } else { Access::empty() };
+        self.check(pd, sge.lkey, sge.addr, u64::from(sge.length), need)
+    }
+
+    /// The bytes that a peer names, if the region allows `need`. No bytes need no key.
+    ///
+    /// # Errors
+    /// [`Denied`]: the request is answered with a remote access NAK.
+    #[inline]
+    pub fn remote(&self, pd: PdId, key: Key, va: u64, len: u64, need: Access) -> Result<Span<'_>, Denied> {
+        self.check(pd, key, va, len, need)
+    }
+
+    /// What is registered under a key now.
+    pub fn region(&self, key: Key) -> Option<Region> {
+        self.entry(key)?.snapshot().filter(|r| r.key == key)
+    }
+
+    /// How many regions are registered.
+    pub fn len(&self) -> usize {
+        self.state.lock().registered.len()
+    }
+
+    /// Whether nothing is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline]
+    fn check(&self, pd: PdId, key: Key, va: u64, len: u64, need: Access) -> Result<Span<'_>, Denied> {
+        if len == 0 {
+            return Ok(Span::EMPTY);
+        }
+        let entry = self.entry(key).ok_or(Denied::Key)?;
+        let users = &self.slot(key.0 >> 8).users;
+        users.fetch_add(1, SeqCst);
+        let span = Span::new(0, 0, users);
+        if entry.key.load(SeqCst) != key.0 {
+            return Err(Denied::Key);
+        }
+        let start = entry.read().resolve(key, pd, va, len, need)?;
+        Ok(span.placed(start, len as usize))
+    }
+
+    fn insert(&self, pd: &Pd, mut mr: Mr, dm: Option<Arc<Dm>>) -> Result<Mr, Errno> {
+        if self.is_foreign() {
+            return Err(Errno::EIO);
+        }
+        guard::install();
+        let mut state = self.state.lock();
+        let index = state.next_index(self.capacity)?;
+        let slot = self.slot(index);
+        let mut variant = slot.variant.load(Relaxed);
+        if variant == 0 {
+            // Old keys of an earlier process should not fit by chance.
+            variant = (index ^ state.seed).wrapping_mul(0x9e37_79b1) >> 24 | 0x100;
+        }
+        variant = (variant + 1) & 0xff | 0x100;
+        slot.variant.store(variant, Relaxed);
+        mr.key = Key(index << 8 | variant & 0xff);
+        let region = Region {
+            key: mr.key,
+            pd: pd.id(),
+            access: mr.access,
+            start: mr.addr,
+            iova: mr.iova,
+            length: mr.length,
+        };
+        state.registered.insert(index, Registration { pd: pd.clone(), dm });
+        self.at(index).write(&region);
+        Ok(mr)
+    }
+
+    /// Makes the key invalid and waits for its users; afterwards the entry is the caller's.
+    fn close(&self, key: Key, mut peers_idle: impl FnMut(Key) -> bool) -> Result<Registration, Errno> {
+        let index = key.0 >> 8;
+        let mut state = self.state.lock();
+        let entry = self.entry(key).filter(|e| e.key.load(Relaxed) == key.0).ok_or(Errno::EINVAL)?;
+        let registration = state.registered.remove(&index).ok_or(Errno::EINVAL)?;
+        entry.set_key(Key(0));
+        drop(state);
+        let users = &self.slot(index).users;
+        let mut deadline = 0;
+        while users.load(SeqCst) != 0 || !peers_idle(key) {
+            let now = clock::now_ns();
+            if deadline == 0 {
+                deadline = now + PATIENCE_NS;
+            } else if now > deadline {
+                explain(format_args!("ibv_dereg_mr: key {key:?} is still used by a copy after a second"));
+                self.state.lock().registered.insert(index, registration);
+                entry.set_key(key);
+                return Err(Errno::EBUSY);
+            }
+            std::thread::yield_now();
+        }
+        Ok(registration)
+    }
+
+    /// A forked child sees its parent's table in memory that is not there any more.
+    fn is_foreign(&self) -> bool {
+        fork::generation() != self.generation
+    }
+
+    #[inline]
+    fn entry(&self, key: Key) -> Option<&MrEntry> {
+        let index = key.0 >> 8;
+        (index != 0 && index < self.capacity).then(|| self.at(index))
+    }
+
+    #[inline]
+    fn at(&self, index: u32) -> &MrEntry {
+        debug_assert!(index < self.capacity);
+        // SAFETY: the index is below the capacity: `entry` and `next_index` see to it.
+        unsafe { self.entries.add(index as usize).as_ref() }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> &Slot {
+        debug_assert!(index < self.capacity);
+        // SAFETY: as for `at`; zeroed memory is a valid slot.
+        unsafe { self.slots.add(index as usize).as_ref() }
+    }
+}
+
+impl State {
+    /// The index that has rested longest, once enough of them rest; a new one before.
+    fn next_index(&mut self, capacity: u32) -> Result<u32, Errno> {
+        if self.resting.len() > RESTING || self.fresh >= capacity {
+            return self.resting.pop_front().ok_or_else(|| {
+                explain(format_args!("ibv_reg_mr: all {} memory regions are in use", capacity - 1));
+                Errno::ENOMEM
+            });
+        }
+        self.fresh += 1;
+        Ok(self.fresh - 1)
+    }
+}
+
+fn check_flags(access: Access) -> Result<(), Errno> {
+    let unknown = access.bits() & !(KNOWN | OPTIONAL);
+    if unknown != 0 {
+        explain(format_args!("ibv_reg_mr: access {:#x} has unknown flags {unknown:#x}", access.bits()));
+        return Err(Errno::EINVAL);
+    }
+    if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+        && !access.contains(Access::LOCAL_WRITE)
+    {
+        let bits = access.bits();
+        explain(format_args!(
+            "ibv_reg_mr: access {bits:#x} allows remote writes, which needs IBV_ACCESS_LOCAL_WRITE"
+        ));
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+/// Flags and range of a registration of application memory.
+fn check(addr: u64, len: u64, access: Access) -> Result<(), Errno> {
+    check_flags(access)?;
+    let writable = access
+        .intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND);
+    if access.contains(Access::ON_DEMAND) && (addr, len) == (0, u64::MAX) {
+        return Ok(());
+    }
+    // The last page must end within the address space too.
+    if addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page_size() as u64)).is_none() {
+        explain(format_args!("ibv_reg_mr: address {addr:#x} plus length {len:#x} overflows"));
+        return Err(Errno::EINVAL);
+    }
+    if len == 0 || access.contains(Access::ON_DEMAND) {
+        return Ok(());
+    }
+    guard::install();
+    mapped::check(addr, len, writable).map_err(|at| {
+        let what = if writable { "mapped readable and writable" } else { "mapped readable" };
+        explain(format_args!("ibv_reg_mr: of {len} bytes at {addr:#x}, {at:#x} is not {what}"));
+        Errno::EFAULT
+    })
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
