@@ -7,5 +7,7 @@ mod names;
 mod nodes;
 mod private;
 mod private_cmd;
+mod private_ioctl;
+mod private_variadic;
 mod rates;
 mod sysfs;

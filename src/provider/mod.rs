@@ -5,6 +5,7 @@
 //! `registration` are defaults that do more than refuse.
 pub mod buffer;
 pub mod context;
+pub mod drivers;
 pub mod object;
 pub mod registration;
 pub mod table;
