@@ -135,9 +135,32 @@ absent! {
 }
 
 absent! {
+    "ibv_alloc_dmah" @@ "IBVERBS_1.15" null;
+    "ibv_dealloc_dmah" @@ "IBVERBS_1.15" errno;
     "ibv_reg_mr_ex" @@ "IBVERBS_1.15" null;
 }
 
 absent! {
+    "ibv_dm_export_dmabuf_fd" @@ "IBVERBS_1.16" minus;
+    "ibv_query_port_speed" @@ "IBVERBS_1.16" errno;
+}
+
+absent! {
+    "ibv_alloc_buf" @@ "IBVERBS_1.17" null;
+    "ibv_free_buf" @@ "IBVERBS_1.17" void;
     "ibv_reg_buf_mr" @@ "IBVERBS_1.17" null;
+}
+
+absent! {
+    "_ibv_query_comp_cntr_caps" @@ "IBVERBS_1.18" errno;
+    "ibv_create_comp_cntr" @@ "IBVERBS_1.18" null;
+    "ibv_destroy_comp_cntr" @@ "IBVERBS_1.18" errno;
+    "ibv_export_buf_dmabuf_fd" @@ "IBVERBS_1.18" minus;
+    "ibv_inc_comp_cntr" @@ "IBVERBS_1.18" errno;
+    "ibv_inc_err_comp_cntr" @@ "IBVERBS_1.18" errno;
+    "ibv_qp_attach_comp_cntr" @@ "IBVERBS_1.18" errno;
+    "ibv_read_comp_cntr" @@ "IBVERBS_1.18" errno;
+    "ibv_read_err_comp_cntr" @@ "IBVERBS_1.18" errno;
+    "ibv_set_comp_cntr" @@ "IBVERBS_1.18" errno;
+    "ibv_set_err_comp_cntr" @@ "IBVERBS_1.18" errno;
 }

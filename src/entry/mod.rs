@@ -1,8 +1,6 @@
 //! The exported functions, one file per object: check pointers, convert, call, convert back.
 #[macro_use]
 mod absent;
-mod buf;
-mod comp_cntr;
 mod compat_1_0;
 mod marshall;
 mod names;
