@@ -67,3 +67,16 @@ pub unsafe fn init_qp(
         pthread::init(&raw mut (*qp).mutex, &raw mut (*qp).cond);
     }
 }
+
+/// Writes `value` to a struct of the caller's release: `len` bytes, of which those we do not know become zero.
+///
+/// # Safety
+/// `to` must be valid for writes of `len` bytes. `T` must have no padding whose bytes matter to the caller.
+pub unsafe fn write_versioned<T: Copy>(to: *mut u8, len: usize, value: &T) {
+    let known = size_of::<T>().min(len);
+    // SAFETY: the caller gives `len` bytes, and `known` is at most the value's own size.
+    unsafe {
+        std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), to, known);
+        std::ptr::write_bytes(to.add(known), 0, len - known);
+    }
+}

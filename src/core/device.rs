@@ -1,0 +1,180 @@
+//! The device list: what providers find, kept so that a device has one identity for the life of the process.
+//!
+//! Entries are never freed and only ever appended, so that the list needs no lock and a forked child finds it whole;
+//! there are as many as differently named devices were ever seen. `refcount` counts lists and open contexts all the same,
+//! since compiled providers look at it.
+use crate::abi::{ibv_device, verbs_device};
+use crate::provider::{Found, Provider};
+use crate::sys::errno::Errno;
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A device of the list; `ibv_device *` points to its first field.
+#[repr(C)]
+pub struct Device {
+    base: verbs_device,
+    provider: &'static dyn Provider,
+    found: Found,
+    next: *mut Device,
+}
+
+static FIRST: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
+
+/// The devices present now, each with a reference of its own that `release` gives back.
+pub fn list(providers: &[&'static dyn Provider]) -> Vec<*mut ibv_device> {
+    let kernel = crate::core::sysfs::kernel_has_devices();
+    let mut devices = Vec::new();
+    for &provider in providers {
+        devices.extend(provider.devices(kernel).into_iter().map(|found| entry(provider, found).cast()));
+    }
+    devices.iter().for_each(|&device| retain(device));
+    devices
+}
+
+/// Counts one more user of a device.
+pub fn retain(device: *mut ibv_device) {
+    // SAFETY: entries of the list are never freed.
+    unsafe { (*device.cast::<Device>()).base.refcount.fetch_add(1, Ordering::Relaxed) };
+}
+
+/// Gives back what `list` or `retain` counted.
+pub fn release(device: *mut ibv_device) {
+    // SAFETY: as in `retain`.
+    unsafe { (*device.cast::<Device>()).base.refcount.fetch_sub(1, Ordering::Release) };
+}
+
+/// The provider of a device and the provider's own name for it.
+pub fn origin(device: *mut ibv_device) -> (&'static dyn Provider, usize) {
+    // SAFETY: entries of the list are never freed, and these fields never change.
+    unsafe { ((*device.cast::<Device>()).provider, (*device.cast::<Device>()).found.token) }
+}
+
+/// GUID in network byte order.
+pub fn guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: as in `origin`.
+    unsafe { (*device.cast::<Device>()).found.guid }
+}
+
+/// The kernel's index of the device, or -1.
+pub fn index(device: *mut ibv_device) -> i32 {
+    // SAFETY: as in `origin`.
+    unsafe { (*device.cast::<Device>()).found.index }
+}
+
+/// A pointer that stands in the list.
+///
+/// # Errors
+/// EINVAL for any other.
+pub fn known(device: *mut ibv_device) -> Result<*mut ibv_device, Errno> {
+    entries().any(|d| ptr::eq(d, device.cast())).then_some(device).ok_or(Errno::EINVAL)
+}
+
+fn entries() -> impl Iterator<Item = *mut Device> {
+    let mut at = FIRST.load(Ordering::Acquire);
+    std::iter::from_fn(move || {
+        let this = at;
+        // SAFETY: entries are complete before they are published and are never freed.
+        at = unsafe { this.as_ref()? }.next;
+        Some(this)
+    })
+}
+
+/// The entry of this device; made if the process sees it for the first time.
+fn entry(provider: &'static dyn Provider, found: Found) -> *mut Device {
+    let same = |d: &*mut Device| {
+        // SAFETY: as in `entries`.
+        let device = unsafe { &**d };
+        device.provider.name() == provider.name() && device.found == found
+    };
+    let mut fresh: *mut Device = ptr::null_mut();
+    loop {
+        let first = FIRST.load(Ordering::Acquire);
+        if let Some(known) = entries().find(same) {
+            if !fresh.is_null() {
+                // SAFETY: made below and never published.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+            return known;
+        }
+        if fresh.is_null() {
+            fresh = Box::into_raw(Box::new(make(provider, found.clone())));
+        }
+        // SAFETY: not published yet, so ours alone.
+        unsafe { (*fresh).next = first };
+        if FIRST.compare_exchange(first, fresh, Ordering::Release, Ordering::Relaxed).is_ok() {
+            return fresh;
+        }
+    }
+}
+
+fn make(provider: &'static dyn Provider, found: Found) -> Device {
+    // SAFETY: plain data, a null pointer, no function and an atomic counter; zero is a value of each.
+    let mut base: verbs_device = unsafe { std::mem::zeroed() };
+    base.device.node_type = found.node_type;
+    base.device.transport_type = found.transport_type;
+    write_text(&mut base.device.name, &found.name);
+    write_text(&mut base.device.dev_name, &found.dev_name);
+    write_text(&mut base.device.dev_path, &found.dev_path);
+    write_text(&mut base.device.ibdev_path, &found.ibdev_path);
+    base.refcount = 1.into();
+    Device { base, provider, found, next: ptr::null_mut() }
+}
+
+/// Cuts what does not fit; the last byte stays NUL.
+fn write_text(to: &mut [c_char], text: &str) {
+    let room = to.len() - 1;
+    for (to, &byte) in to[..room].iter_mut().zip(text.as_bytes()) {
+        *to = byte as c_char;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{ibv_device, verbs_context};
+    use std::ffi::CStr;
+
+    struct Two;
+    impl Provider for Two {
+        fn name(&self) -> &'static str {
+            "two"
+        }
+        fn devices(&self, _: bool) -> Vec<Found> {
+            let found = |n: usize| Found {
+                name: format!("two{n}"),
+                dev_name: format!("uverbs{n}"),
+                dev_path: String::new(),
+                ibdev_path: "x".repeat(300),
+                node_type: 1,
+                transport_type: 0,
+                guid: 0x0102_u64.to_be() + n as u64,
+                index: -1,
+                token: n,
+            };
+            vec![found(0), found(1)]
+        }
+        unsafe fn alloc_context(&self, _: *mut ibv_device, _: usize) -> Result<*mut verbs_context, Errno> {
+            Err(Errno::ENODEV)
+        }
+    }
+
+    #[test]
+    fn a_device_keeps_its_identity_from_list_to_list() {
+        let first = list(&[&Two]);
+        let threads: Vec<_> = (0..4)
+            .map(|_| std::thread::spawn(|| list(&[&Two]).iter().map(|d| d.addr()).collect::<Vec<_>>()))
+            .collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), first.iter().map(|d| d.addr()).collect::<Vec<_>>());
+        }
+        // SAFETY: entries live for ever.
+        unsafe {
+            assert_eq!(CStr::from_ptr((*first[1]).name.as_ptr()), c"two1");
+            assert_eq!(CStr::from_ptr((*first[0]).ibdev_path.as_ptr()).count_bytes(), 255);
+        }
+        assert_eq!((origin(first[1]).1, guid(first[0])), (1, 0x0102_u64.to_be()));
+        assert_eq!(known(first[0]), Ok(first[0]));
+        assert_eq!(known(ptr::without_provenance_mut(64)), Err(Errno::EINVAL));
+    }
+}
