@@ -51,12 +51,10 @@ pub unsafe fn finish(vctx: *mut verbs_context) {
         (*vctx).context.ops._compat_query_device = Some(query::ibv_query_device);
         (*vctx).context.ops._compat_query_port = Some(query::ibv_query_port);
         // Binaries of libibverbs 1.1.8 call flows through the two placeholders.
-        (*vctx).ABI_placeholder1 = (*vctx)
-            .ibv_create_flow
-            .map(|f| transmute::<*const (), unsafe extern "C" fn()>(f as *const ()));
-        (*vctx).ABI_placeholder2 = (*vctx)
-            .ibv_destroy_flow
-            .map(|f| transmute::<*const (), unsafe extern "C" fn()>(f as *const ()));
+        (*vctx).ABI_placeholder1 =
+            (*vctx).ibv_create_flow.map(|f| transmute::<*const (), unsafe extern "C" fn()>(f as *const ()));
+        (*vctx).ABI_placeholder2 =
+            (*vctx).ibv_destroy_flow.map(|f| transmute::<*const (), unsafe extern "C" fn()>(f as *const ()));
     }
 }
 
@@ -109,11 +107,7 @@ pub unsafe fn check_cq(
         }
         let vectors = i64::from((*ctx).num_comp_vectors.max(1));
         if !(0..vectors).contains(&comp_vector) {
-            return Err(refuse!(
-                EINVAL,
-                "{call} comp_vector={comp_vector}: expected 0 to {}",
-                vectors - 1
-            ));
+            return Err(refuse!(EINVAL, "{call} comp_vector={comp_vector}: expected 0 to {}", vectors - 1));
         }
     }
     Ok(())

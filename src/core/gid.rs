@@ -62,6 +62,5 @@ pub unsafe fn index_of(ctx: *mut ibv_context, port: u32, gid: Gid) -> Result<u32
 
 /// The 16 bytes of a C GID.
 pub fn value(gid: &ibv_gid) -> Gid {
-    // SAFETY: every byte pattern is a value of each member.
-    Gid(unsafe { gid.raw })
+    Gid(gid.raw)
 }

@@ -35,11 +35,7 @@ pub unsafe extern "C" fn ibv_query_device(ctx: *mut ibv_context, attr: *mut ibv_
 ///
 /// # Safety
 /// `ctx` live, `attr` valid for 48 bytes.
-pub unsafe extern "C" fn ibv_query_port(
-    ctx: *mut ibv_context,
-    port: u8,
-    attr: *mut _compat_ibv_port_attr,
-) -> c_int {
+pub unsafe extern "C" fn ibv_query_port(ctx: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     code(|| {
         given(ctx, "ibv_query_port", "context")?;
         given(attr, "ibv_query_port", "port_attr")?;
@@ -55,12 +51,7 @@ pub unsafe extern "C" fn ibv_query_port(
 ///
 /// # Safety
 /// `ctx` live, `attr` valid for `len` bytes.
-pub unsafe fn port_attr(
-    ctx: *mut ibv_context,
-    port: u8,
-    attr: *mut u8,
-    len: usize,
-) -> Result<c_int, Errno> {
+pub unsafe fn port_attr(ctx: *mut ibv_context, port: u8, attr: *mut u8, len: usize) -> Result<c_int, Errno> {
     let mut ours = ibv_port_attr::zeroed();
     // SAFETY: the context is live; the op writes one struct of ours.
     let rc = unsafe {

@@ -1,13 +1,23 @@
 //! The exported functions, one file per object: check pointers, convert, call, convert back.
-#[macro_use]
 mod absent;
+mod ah;
 mod compat_1_0;
+mod counter;
+mod cq;
+mod device;
+mod event;
+mod fork;
 mod marshall;
+mod mr;
 mod names;
 mod nodes;
+mod pd;
 mod private;
 mod private_cmd;
 mod private_ioctl;
 mod private_variadic;
+mod qp;
+mod query;
 mod rates;
+mod srq;
 mod sysfs;

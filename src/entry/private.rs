@@ -4,7 +4,7 @@
 //! newest layout; their older namesakes refuse, since providers of older nodes are not hosted yet.
 use std::{ffi::c_void, ptr};
 
-use super::absent;
+use super::{absent, device, query};
 use crate::{
     abi::*,
     provider::{context, drivers, object, table},
@@ -29,8 +29,8 @@ register! {
     verbs_register_driver_65 65 "verbs_register_driver_65" @ "IBVERBS_PRIVATE_65";
 }
 
-export_private!(34: absent::null => "verbs_open_device");
-export_private!(34: absent::minus => "ibv_query_gid_type");
+export_private!(34: device::verbs_open_device => "verbs_open_device");
+export_private!(34: query::ibv_query_gid_type => "ibv_query_gid_type");
 export!(ibv_register_driver => "ibv_register_driver" @ "IBVERBS_1.1");
 export_private!(34: verbs_init_cq => "verbs_init_cq");
 export_private!(34 to 64: absent::null => "_verbs_init_and_alloc_context");

@@ -1,0 +1,167 @@
+//! Completion channels and asynchronous events: getting them and acknowledging them.
+use crate::abi::*;
+use crate::core::convention::{code, given, minus_one, nothing, pointer, refuse};
+use crate::core::gid::library;
+use crate::provider::context;
+use crate::sys::pthread;
+use std::ffi::{c_int, c_uint, c_void};
+
+export!(ibv_create_comp_channel => "ibv_create_comp_channel" @@ "IBVERBS_1.0");
+export!(ibv_destroy_comp_channel => "ibv_destroy_comp_channel" @@ "IBVERBS_1.0");
+export!(ibv_get_cq_event => "ibv_get_cq_event" @@ "IBVERBS_1.1");
+export!(ibv_ack_cq_events => "ibv_ack_cq_events" @@ "IBVERBS_1.1");
+export!(ibv_get_async_event => "ibv_get_async_event" @@ "IBVERBS_1.1");
+export!(ibv_ack_async_event => "ibv_ack_async_event" @@ "IBVERBS_1.1");
+
+/// A channel whose `fd` can be polled and set to O_NONBLOCK.
+pub(super) unsafe extern "C" fn ibv_create_comp_channel(ctx: *mut ibv_context) -> *mut ibv_comp_channel {
+    pointer(|| {
+        given(ctx, "ibv_create_comp_channel", "context")?;
+        // SAFETY: a live context.
+        unsafe { (library(ctx)?.create_comp_channel)(ctx) }
+    })
+}
+
+/// EBUSY while a CQ uses it.
+pub(super) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    code(|| {
+        given(channel, "ibv_destroy_comp_channel", "channel")?;
+        // SAFETY: a live channel, whose context outlives it; CQs are counted under the context's mutex.
+        unsafe {
+            let ctx = (*channel).context;
+            let users = context::with_mutex(ctx, || (*channel).refcnt);
+            if users != 0 {
+                return Err(refuse!(
+                    EBUSY,
+                    "ibv_destroy_comp_channel channel={channel:p}: {users} CQs still use it"
+                ));
+            }
+            (library(ctx)?.destroy_comp_channel)(channel).map(|()| 0)
+        }
+    })
+}
+
+/// Waits for the next completion event, or fails with EAGAIN on an O_NONBLOCK fd.
+pub(super) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    minus_one(|| {
+        given(channel, "ibv_get_cq_event", "channel")?;
+        given(cq, "ibv_get_cq_event", "cq")?;
+        // SAFETY: a live channel; the CQ of an event lives until the event is acknowledged; places for both answers.
+        unsafe {
+            let ctx = (*channel).context;
+            let of = (library(ctx)?.get_cq_event)(channel)?;
+            *cq = of;
+            if !cq_context.is_null() {
+                *cq_context = (*of).cq_context;
+            }
+            if let Some(tell) = context::ops(ctx).cq_event {
+                tell(of);
+            }
+            Ok(0)
+        }
+    })
+}
+
+/// Acknowledges `n` completion events of a CQ.
+pub(super) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
+    nothing(|| {
+        if given(cq, "ibv_ack_cq_events", "cq").is_ok() {
+            // SAFETY: a live CQ.
+            unsafe {
+                pthread::acknowledge(
+                    &raw mut (*cq).mutex,
+                    &raw mut (*cq).cond,
+                    &raw mut (*cq).comp_events_completed,
+                    n,
+                );
+            }
+        }
+    });
+}
+
+/// Waits for the context's next asynchronous event, or fails with EAGAIN on an O_NONBLOCK fd.
+pub(super) unsafe extern "C" fn ibv_get_async_event(
+    ctx: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    minus_one(|| {
+        given(ctx, "ibv_get_async_event", "context")?;
+        given(event, "ibv_get_async_event", "event")?;
+        // SAFETY: a live context and room for the event.
+        unsafe {
+            let next = (library(ctx)?.get_async_event)(ctx)?;
+            *event = ibv_async_event::zeroed();
+            (*event).event_type = next.event_type;
+            match affected(next.event_type) {
+                Affected::Port => (*event).element.port_num = next.element as c_int,
+                _ => (*event).element.cq = std::ptr::with_exposed_provenance_mut(next.element as usize),
+            }
+            if let Some(tell) = context::ops(ctx).async_event {
+                tell(ctx, event);
+            }
+            Ok(0)
+        }
+    })
+}
+
+/// Acknowledges an asynchronous event; its object may be destroyed afterwards.
+pub(super) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    nothing(|| {
+        if given(event, "ibv_ack_async_event", "event").is_err() {
+            return;
+        }
+        macro_rules! acknowledge {
+            ($object:expr, $counter:ident) => {{
+                let object = $object;
+                pthread::acknowledge(
+                    &raw mut (*object).mutex,
+                    &raw mut (*object).cond,
+                    &raw mut (*object).$counter,
+                    1,
+                )
+            }};
+        }
+        // SAFETY: an event from ibv_get_async_event, whose object lives until this call.
+        unsafe {
+            let element = (*event).element;
+            match affected((*event).event_type) {
+                Affected::Cq => acknowledge!(element.cq, async_events_completed),
+                Affected::Qp => acknowledge!(element.qp, events_completed),
+                Affected::Srq => acknowledge!(element.srq, events_completed),
+                Affected::Wq => acknowledge!(element.wq, events_completed),
+                Affected::Port => {}
+            }
+        }
+    });
+}
+
+/// Which member of the event's union is valid.
+enum Affected {
+    Cq,
+    Qp,
+    Srq,
+    Wq,
+    /// A port, or the whole device.
+    Port,
+}
+
+fn affected(event_type: u32) -> Affected {
+    match event_type {
+        IBV_EVENT_CQ_ERR => Affected::Cq,
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_COMM_EST
+        | IBV_EVENT_SQ_DRAINED
+        | IBV_EVENT_PATH_MIG
+        | IBV_EVENT_PATH_MIG_ERR
+        | IBV_EVENT_QP_LAST_WQE_REACHED => Affected::Qp,
+        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => Affected::Srq,
+        IBV_EVENT_WQ_FATAL => Affected::Wq,
+        _ => Affected::Port,
+    }
+}
