@@ -5,6 +5,7 @@ pub mod errno;
 pub mod eventfd;
 pub mod fork;
 pub mod guard;
+pub mod interfaces;
 pub mod lock;
 pub mod log;
 pub mod map;
