@@ -1,2 +1,72 @@
 //! `cargo xtask demo | test | bench | guest | install`.
-fn main() {}
+use std::{env, process::ExitCode, thread};
+
+mod apt;
+mod bench;
+mod demo;
+mod guest;
+mod install;
+mod pingpong;
+mod place;
+mod report;
+mod run;
+mod stage;
+mod test;
+mod trials;
+
+const USAGE: &str = "\
+cargo xtask demo                             build, run a server and a client over urxe0, show what moved
+cargo xtask test [--distro sid] [-v] [NAME]  run everything, or the steps whose name contains NAME
+cargo xtask bench [REPETITIONS]              latency and bandwidth beside their floors; target/bench.json
+cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
+cargo xtask install --prefix P [--destdir D] library, links, headers, pkg-config file
+cargo xtask stage                            build the library and print the folder for LD_LIBRARY_PATH";
+
+fn main() -> ExitCode {
+    end_children_on_signals();
+    let args: Vec<String> = env::args().skip(1).collect();
+    let (name, rest) = args.split_first().map_or(("", &[][..]), |(name, rest)| (name.as_str(), rest));
+    let result = match name {
+        "demo" => demo::demo(),
+        "test" => match test::test(rest) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(why) => Err(why),
+        },
+        "bench" => bench::bench(rest),
+        "guest" if !rest.is_empty() => guest::guest(rest),
+        "install" => install::install(rest),
+        "stage" => stage::library().map(|lib| println!("{}", lib.display())),
+        _ => {
+            println!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask {name}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// On SIGINT and SIGTERM our children go first. They run in groups of their own and would otherwise stay.
+fn end_children_on_signals() {
+    // SAFETY: the set is filled before it is used, and the mask is changed before any other thread exists.
+    let set = unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    };
+    thread::spawn(move || {
+        let mut number = 0;
+        // SAFETY: both point to live values of this thread.
+        unsafe { libc::sigwait(&set, &mut number) };
+        run::kill_all();
+        std::process::exit(128 + number);
+    });
+}

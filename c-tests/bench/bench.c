@@ -1,0 +1,297 @@
+/* bench PORT REPETITIONS [MILLISECONDS]: the floors and RC SEND, WRITE and READ between two processes, each on a core of its own.
+ * Everything is measured once a repetition, floors and verbs interleaved, since floors drift. Prints `NAME VALUE` lines:
+ * names ending in _ns are nanoseconds an operation (send8 and hop: one way), names ending in _gbs are gigabytes a second. */
+#include "../trials/pair.h"
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+enum { DEPTH = 64, WINDOW = 16, BUF = 2 << 20, HALF = 1 << 20 };
+
+struct shared {
+	_Alignas(128) atomic_uint there;
+	_Alignas(128) atomic_uint back;
+	_Alignas(128) atomic_uint stop;
+};
+
+static struct shared *sh;
+static struct pair p;
+static pid_t peer_pid;
+static uint64_t budget_ns = 150000000;
+
+static void pin(int n)
+{
+	cpu_set_t all, one;
+	CHECK(!sched_getaffinity(0, sizeof all, &all));
+	CPU_ZERO(&one);
+	int seen = 0, last = 0;
+	for (int c = 0; c < CPU_SETSIZE; c++)
+		if (CPU_ISSET(c, &all)) {
+			last = c;
+			if (seen++ == n)
+				break;
+		}
+	CPU_SET(last, &one);
+	CHECK(!sched_setaffinity(0, sizeof one, &one));
+}
+
+/* Runs `body` until the budget is used, asking the time only every `chunk` rounds; gives nanoseconds a round. */
+#define TIMED(chunk, body)                                                                                                     \
+	({                                                                                                                     \
+		uint64_t rounds_ = 0, begin_ = now_ns(), took_;                                                                \
+		do {                                                                                                           \
+			for (int i_ = 0; i_ < (chunk); i_++) {                                                                 \
+				body;                                                                                          \
+			}                                                                                                      \
+			rounds_ += (chunk);                                                                                    \
+			took_ = now_ns() - begin_;                                                                             \
+		} while (took_ < budget_ns);                                                                                   \
+		(double)took_ / rounds_;                                                                                       \
+	})
+
+static void say(const char *name, double value)
+{
+	printf("%s %.4f\n", name, value);
+}
+
+static void hop(int driver)
+{
+	if (!driver) {
+		for (unsigned n = 1;; n++) {
+			while (atomic_load_explicit(&sh->there, memory_order_acquire) != n)
+				;
+			unsigned stop = atomic_load_explicit(&sh->stop, memory_order_relaxed);
+			atomic_store_explicit(&sh->back, n, memory_order_release);
+			if (stop)
+				return;
+		}
+	}
+	unsigned n = 0;
+	double ns = TIMED(2000, {
+		atomic_store_explicit(&sh->there, ++n, memory_order_release);
+		while (atomic_load_explicit(&sh->back, memory_order_acquire) != n)
+			;
+	});
+	atomic_store(&sh->stop, 1);
+	atomic_store(&sh->there, ++n);
+	while (atomic_load(&sh->back) != n)
+		;
+	atomic_store(&sh->stop, 0);
+	atomic_store(&sh->there, 0);
+	atomic_store(&sh->back, 0);
+	say("hop_ns", ns / 2);
+}
+
+static double vm(int write, size_t len, int chunk)
+{
+	struct iovec local = {p.buf, len}, remote = {(void *)(uintptr_t)p.peer.addr, len};
+	return TIMED(chunk, {
+		ssize_t n = write ? process_vm_writev(peer_pid, &local, 1, &remote, 1, 0)
+				  : process_vm_readv(peer_pid, &local, 1, &remote, 1, 0);
+		CHECK(n == (ssize_t)len);
+	});
+}
+
+static double copy(size_t len, int chunk)
+{
+	return TIMED(chunk, {
+		memcpy(p.buf + HALF, p.buf, len);
+		__asm__ volatile("" ::: "memory");
+	});
+}
+
+static void wait_wc(void)
+{
+	struct ibv_wc wc;
+	int n;
+	while (!(n = ibv_poll_cq(p.cq, 1, &wc)))
+		;
+	CHECK(n == 1);
+	if (wc.status) {
+		fprintf(stderr, "wr_id %d: %s\n", (int)wc.wr_id, ibv_wc_status_str(wc.status));
+		exit(1);
+	}
+}
+
+static double one_sided_latency(enum ibv_wr_opcode op)
+{
+	return TIMED(100, {
+		CHECK(!post_op(&p, op, 0, 8, 0, 1));
+		wait_wc();
+	});
+}
+
+static double one_sided_bandwidth(enum ibv_wr_opcode op, uint32_t len)
+{
+	int out = 0;
+	double ns = TIMED(WINDOW, {
+		if (out == WINDOW) {
+			wait_wc();
+			out--;
+		}
+		CHECK(!post_op(&p, op, 0, len, 0, 1));
+		out++;
+	});
+	for (; out; out--)
+		wait_wc();
+	return ns;
+}
+
+static void send8_post(char stop)
+{
+	p.buf[0] = stop;
+	struct ibv_sge s = {(uintptr_t)p.buf, 8, p.mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = 100, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_SEND,
+				 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE}, *bad;
+	CHECK(!ibv_post_send(p.qp, &wr, &bad));
+}
+
+/* Waits for a message and for the completion of our own send, posts the receive again; gives the first byte. */
+static char send8_both(int sends)
+{
+	struct ibv_wc wc;
+	char got = 0;
+	for (int left = 1 + sends; left;) {
+		int n = ibv_poll_cq(p.cq, 1, &wc);
+		CHECK(n >= 0);
+		if (!n)
+			continue;
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		left--;
+		if (wc.wr_id != 100) {
+			got = p.buf[HALF + wc.wr_id * 64];
+			post_recv(&p, HALF + wc.wr_id * 64, 64, wc.wr_id);
+		}
+	}
+	return got;
+}
+
+static void send8(int driver)
+{
+	for (int i = 0; i < 8; i++)
+		post_recv(&p, HALF + i * 64, 64, i);
+	tcp_sync(&p);
+	if (driver) {
+		double ns = TIMED(200, {
+			send8_post(0);
+			send8_both(1);
+		});
+		send8_post(1);
+		send8_both(1);
+		say("send8_ns", ns / 2);
+	} else {
+		for (int n = 0, stop = 0; !stop; n++) {
+			stop = send8_both(n > 0);
+			send8_post(stop);
+		}
+		wait_wc();
+	}
+}
+
+/* The last message is one byte long. */
+static void send_bandwidth(int driver, uint32_t len, const char *name)
+{
+	struct ibv_wc wc;
+	if (!driver) {
+		for (int i = 0; i < DEPTH - 16; i++)
+			post_recv(&p, 0, len, i);
+		tcp_sync(&p);
+		for (;;) {
+			int n = ibv_poll_cq(p.cq, 1, &wc);
+			CHECK(n >= 0 && (!n || wc.status == IBV_WC_SUCCESS));
+			if (n && wc.byte_len == 1)
+				break;
+			if (n)
+				post_recv(&p, 0, len, wc.wr_id);
+		}
+		return;
+	}
+	tcp_sync(&p);
+	double ns = one_sided_bandwidth(IBV_WR_SEND, len);
+	CHECK(!post_op(&p, IBV_WR_SEND, 0, 1, 0, 1));
+	wait_wc();
+	say(name, len / ns);
+}
+
+/* Receives that are left over belong to the last part; a new QP starts clean. */
+static void fresh(int driver, int port)
+{
+	memset(&p, 0, sizeof p);
+	pair_create(&p, BUF, DEPTH);
+	memset(p.buf, 1, BUF);
+	pair_connect(&p, !driver, "127.0.0.1", port);
+	pid_t me = getpid();
+	tcp_all(p.tcp, &me, sizeof me, 1);
+	tcp_all(p.tcp, &peer_pid, sizeof peer_pid, 0);
+}
+
+static void done(void)
+{
+	tcp_sync(&p);
+	pair_destroy(&p);
+	munmap(p.buf, BUF);
+	close(p.tcp);
+}
+
+static void repetition(int driver, int port)
+{
+	fresh(driver, port);
+	tcp_sync(&p);
+	hop(driver);
+	send8(driver);
+	if (driver)
+		hop(1);
+	else
+		hop(0);
+	done();
+
+	fresh(driver, port);
+	if (driver) {
+		say("pvw8_ns", vm(1, 8, 100));
+		say("write8_ns", one_sided_latency(IBV_WR_RDMA_WRITE));
+		say("pvr8_ns", vm(0, 8, 100));
+		say("read8_ns", one_sided_latency(IBV_WR_RDMA_READ));
+		say("memcpy64k_gbs", 65536 / copy(65536, 50));
+		say("pvw64k_gbs", 65536 / vm(1, 65536, 20));
+		say("write64k_gbs", 65536 / one_sided_bandwidth(IBV_WR_RDMA_WRITE, 65536));
+		say("pvr64k_gbs", 65536 / vm(0, 65536, 20));
+		say("read64k_gbs", 65536 / one_sided_bandwidth(IBV_WR_RDMA_READ, 65536));
+		say("memcpy1m_gbs", HALF / copy(HALF, 4));
+		say("pvw1m_gbs", HALF / vm(1, HALF, 4));
+		say("write1m_gbs", HALF / one_sided_bandwidth(IBV_WR_RDMA_WRITE, HALF));
+		say("pvr1m_gbs", HALF / vm(0, HALF, 4));
+		say("read1m_gbs", HALF / one_sided_bandwidth(IBV_WR_RDMA_READ, HALF));
+	}
+	done();
+
+	fresh(driver, port);
+	send_bandwidth(driver, 65536, "send64k_gbs");
+	done();
+	fresh(driver, port);
+	send_bandwidth(driver, HALF, "send1m_gbs");
+	done();
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc >= 3);
+	int port = atoi(argv[1]), repetitions = atoi(argv[2]);
+	if (argc > 3)
+		budget_ns = strtoull(argv[3], NULL, 10) * 1000000;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	sh = mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(sh != MAP_FAILED);
+	/* Before the library is first called: two processes that know nothing of each other. */
+	pid_t child = fork();
+	CHECK(child >= 0);
+	int driver = child != 0;
+	pin(driver ? 0 : 1);
+	alarm(300);
+	for (int i = 0; i < repetitions; i++)
+		repetition(driver, port);
+	if (driver) {
+		int status;
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+	return 0;
+}

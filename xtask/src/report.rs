@@ -1,0 +1,101 @@
+//! Steps and checks: what passed, what failed, what could not run; and the closing line.
+use std::{
+    fmt::Display,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{run, stage::Stage};
+
+/// A named step with its limit; a step that runs past it is killed and has failed.
+pub struct Trial {
+    pub name: &'static str,
+    pub limit: Duration,
+    pub run: fn(&mut Ctx<'_>),
+}
+
+/// What a trial works with.
+pub struct Ctx<'a> {
+    pub stage: &'a Stage,
+    pub tally: &'a mut Tally,
+    step: &'static str,
+}
+
+/// Counts of all steps.
+#[derive(Default)]
+pub struct Tally {
+    pub passed: usize,
+    pub failed: usize,
+    pub skipped: usize,
+    pub verbose: bool,
+    failures: Vec<String>,
+}
+
+impl Ctx<'_> {
+    /// Records one check.
+    pub fn check(&mut self, name: impl Display, result: Result<(), String>) {
+        self.tally.check(self.step, name, result);
+    }
+    /// Records that something cannot run as this user.
+    pub fn skip(&mut self, name: impl Display, why: &str) {
+        println!("SKIP {}: {name}: {why}", self.step);
+        self.tally.skipped += 1;
+    }
+}
+
+impl Tally {
+    /// Records one check of `step`.
+    pub fn check(&mut self, step: &str, name: impl Display, result: Result<(), String>) {
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                if self.verbose {
+                    println!("  pass {step}: {name}");
+                }
+            }
+            Err(why) => {
+                self.failed += 1;
+                println!("FAIL {step}: {name}: {why}");
+                self.failures.push(format!("{step}: {name}"));
+            }
+        }
+    }
+    /// Runs one trial under its limit and prints its line.
+    pub fn trial(&mut self, trial: &Trial, stage: &Stage) {
+        let (passed, failed, skipped) = (self.passed, self.failed, self.skipped);
+        let start = Instant::now();
+        let (done, watch) = mpsc::channel::<()>();
+        let limit = trial.limit;
+        let dog = thread::spawn(move || {
+            let over = watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
+            if over {
+                run::kill_all();
+            }
+            over
+        });
+        let mut ctx = Ctx { stage, tally: self, step: trial.name };
+        (trial.run)(&mut ctx);
+        drop(done);
+        if dog.join().unwrap_or(true) {
+            self.check(trial.name, "time", Err(format!("ran past its limit of {} s", limit.as_secs())));
+        }
+        run::allow();
+        if (passed, failed, skipped) == (self.passed, self.failed, self.skipped) {
+            self.check(trial.name, "checks", Err("made none".into()));
+        }
+        let verdict = if self.failed > failed { "FAIL" } else { "PASS" };
+        let (p, f) = (self.passed - passed, self.failed - failed);
+        println!("{verdict} {}: {p} passed, {f} failed in {:.1} s", trial.name, start.elapsed().as_secs_f64());
+    }
+    /// Prints what failed and the closing line; true when nothing failed and something ran.
+    pub fn close(&self) -> bool {
+        if !self.failures.is_empty() {
+            println!("\nfailed:");
+            self.failures.iter().for_each(|f| println!("  {f}"));
+        }
+        let skipped = if self.skipped > 0 { format!(", {} skipped", self.skipped) } else { String::new() };
+        println!("{} passed, {} failed{skipped}", self.passed, self.failed);
+        self.failed == 0 && self.passed > 0
+    }
+}

@@ -1,0 +1,75 @@
+//! `cargo xtask test [--distro sid] [-v] [FILTER]`: cargo's tests, then the trials, then one closing line.
+use std::{process::Command, time::Duration};
+
+use crate::{
+    apt,
+    report::Tally,
+    run, stage,
+    trials::{self, sid},
+};
+
+/// Runs what `args` ask for; `Ok(true)` when everything that had to run did and passed.
+pub fn test(args: &[String]) -> Result<bool, String> {
+    let mut tally = Tally::default();
+    let (mut distro, mut filter) = (None, None);
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--distro" => distro = Some(words.next().ok_or("--distro needs a name")?.as_str()),
+            "-v" | "--verbose" => tally.verbose = true,
+            flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
+            word => filter = Some(word),
+        }
+    }
+    apt::ensure(apt::TEST)?;
+    match distro {
+        Some("sid") => {
+            let stage = stage::stage()?;
+            sid::TRIALS.iter().for_each(|trial| tally.trial(trial, &stage));
+        }
+        Some(other) => return Err(format!("unknown distribution {other}; there is sid")),
+        None => {
+            let chosen = |name: &str| filter.is_none_or(|f| name.contains(f));
+            if chosen("cargo-test") {
+                cargo_test(&mut tally);
+            }
+            let trials: Vec<_> = trials::all().filter(|t| chosen(t.name)).collect();
+            if !trials.is_empty() {
+                let stage = stage::stage()?;
+                trials.into_iter().for_each(|trial| tally.trial(trial, &stage));
+            }
+        }
+    }
+    Ok(tally.close())
+}
+
+/// Unit and integration tests by cargo; its tests are counted one by one.
+fn cargo_test(tally: &mut Tally) {
+    let step = "cargo-test";
+    let mut cmd: Command = stage::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    cmd.env("CARGO_TERM_COLOR", "never");
+    let outcome = match run::run(cmd, Duration::from_secs(1200)) {
+        Ok(outcome) => outcome,
+        Err(why) => return tally.check(step, "cargo test", Err(why)),
+    };
+    let mut counted = 0;
+    for line in outcome.out.lines() {
+        let Some(test) = line.strip_prefix("test ") else { continue };
+        if let Some(name) = test.strip_suffix(" ... ok") {
+            tally.check(step, name, Ok(()));
+            counted += 1;
+        } else if let Some(name) = test.strip_suffix(" ... FAILED") {
+            tally.check(step, name, Err("failed".into()));
+            counted += 1;
+        }
+    }
+    if !outcome.ok() {
+        println!("{}\n{}", outcome.out, run::tail(&outcome.err, 60));
+        tally.check(step, "cargo test", Err(format!("exit code {:?}", outcome.code)));
+    }
+    let verdict = if outcome.ok() && counted > 0 { "PASS" } else { "FAIL" };
+    println!("{verdict} {step}: {counted} tests in {:.1} s", outcome.took.as_secs_f64());
+    if counted == 0 {
+        tally.check(step, "tests", Err("none ran".into()));
+    }
+}

@@ -1,0 +1,117 @@
+//! The trials: real programs and hard edges, one file a theme. Each file has its table of [`Trial`]s.
+use std::{fs, path::Path, time::Duration};
+
+use crate::{
+    place::{Place, User, Via},
+    report::{Ctx, Trial},
+    run,
+};
+
+mod bulk;
+mod guest;
+mod hostile;
+mod idle;
+mod kill;
+mod netns;
+mod order;
+mod pingpong;
+pub mod sid;
+mod tools;
+mod users;
+
+/// All trials of the default run, in order.
+pub fn all() -> impl Iterator<Item = &'static Trial> {
+    [
+        tools::TRIALS,
+        pingpong::TRIALS,
+        bulk::TRIALS,
+        users::TRIALS,
+        order::TRIALS,
+        kill::TRIALS,
+        idle::TRIALS,
+        hostile::TRIALS,
+        netns::TRIALS,
+        guest::TRIALS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Our library by path, as we are.
+fn here(ctx: &Ctx<'_>) -> Place {
+    Place::new(ctx.stage.public.path(), Via::Path, User::Me)
+}
+
+/// By path and by preload, as root and as nobody: the four ways that the issue asks for.
+fn four_ways(ctx: &mut Ctx<'_>) -> Vec<Place> {
+    let folder = ctx.stage.public.path().to_path_buf();
+    let users: &[User] = if run::is_root() {
+        &[User::Me, User::Nobody]
+    } else {
+        ctx.skip("as another user", "needs root");
+        &[User::Me]
+    };
+    let ways = users.iter().flat_map(|&user| [Via::Path, Via::Preload].map(|via| (via, user)));
+    ways.map(|(via, user)| Place::new(&folder, via, user)).collect()
+}
+
+/// Runs `/program server|client 127.0.0.1 PORT more...` in two places; both must exit with 0.
+fn pair_of(program: &str, server: &Place, client: &Place, more: &[&str], limit: Duration) -> Result<(), String> {
+    pair_at("127.0.0.1", program, server, client, more, limit)
+}
+
+/// The same with the server at another address.
+fn pair_at(host: &str, program: &str, server: &Place, client: &Place, more: &[&str], limit: Duration) -> Result<(), String> {
+    let port = run::port().to_string();
+    let args = |role| [role, host, &port].into_iter().chain(more.iter().copied());
+    let server = run::spawn(server.command(program, args("server")))?;
+    let client = run::spawn(client.command(program, args("client")))?;
+    let client = client.finish(limit);
+    let server = server.finish(if client.ok() { Duration::from_secs(5) } else { Duration::from_secs(2) });
+    if client.ok() && server.ok() { Ok(()) } else { Err(format!("server: {server}\n    client: {client}")) }
+}
+
+/// What a process could leave behind: names in the shared folders, and abstract sockets.
+fn traces() -> Vec<String> {
+    let mut all = Vec::new();
+    for dir in ["/dev/shm", "/tmp", "/run", "/var/tmp"] {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            all.push(entry.path().display().to_string());
+        }
+    }
+    all.extend(abstract_names(Path::new("/proc/self/net/unix")));
+    all.sort();
+    all
+}
+
+/// The abstract socket names in a `/proc/PID/net/unix`.
+fn abstract_names(table: &Path) -> Vec<String> {
+    let text = fs::read(table).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    text.lines().filter_map(|line| line.split_whitespace().nth(7)).filter(|n| n.starts_with('@')).map(String::from).collect()
+}
+
+/// `Ok` when nothing of `now` is new against `before`.
+fn nothing_left(before: &[String]) -> Result<(), String> {
+    let left: Vec<String> = traces().into_iter().filter(|t| !before.contains(t) && t != "/tmp/xrc_domain").collect();
+    if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(" "))) }
+}
+
+/// A small generator for random moments; its seed is printed by who makes one.
+struct Random(u64);
+
+impl Random {
+    /// Seeded from ANYVERBS_SEED, else from the clock; prints the seed.
+    fn announce(what: &str) -> Random {
+        let given = std::env::var("ANYVERBS_SEED").ok().and_then(|s| s.parse().ok());
+        let seed = given.unwrap_or_else(|| run::monotonic_ns() ^ u64::from(std::process::id()) << 32) | 1;
+        println!("  {what}: ANYVERBS_SEED={seed}");
+        Random(seed)
+    }
+    /// A number below `n`.
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+}

@@ -1,0 +1,119 @@
+//! Two network namespaces joined by veth: RC, UC and UD over RoCEv2 on UDP, also where a packet in a hundred is lost.
+use std::{process::id, time::Duration};
+
+use crate::{
+    pingpong::Run,
+    place::{Place, User, Via},
+    report::{Ctx, Trial},
+    run,
+    trials::pair_at,
+};
+
+pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs(300), run: netns }];
+
+const SERVER: &str = "10.77.0.1";
+
+fn netns(ctx: &mut Ctx<'_>) {
+    if !run::is_root() {
+        return ctx.skip("two namespaces", "needs root");
+    }
+    let net = match Net::new() {
+        Ok(net) => net,
+        Err(why) => return ctx.check("making two namespaces", Err(why)),
+    };
+    let folder = ctx.stage.public.path().to_path_buf();
+    let [server, client] = net.names.each_ref().map(|name| {
+        Place::new(&folder, Via::Path, User::Me).inside(&["ip", "netns", "exec", name]).with_env("ANYVERBS_SOFT", "1")
+    });
+    let good = |program, args| Run::new(program, &server, &client, args).to(SERVER).within(Duration::from_secs(40)).good();
+    for (program, args) in [
+        ("ibv_rc_pingpong", "-g 0 -c"),
+        ("ibv_rc_pingpong", "-g 0 -c -s 65536"),
+        ("ibv_rc_pingpong", "-g 0 -c -s 1048576 -n 50 -r 32"),
+        ("ibv_rc_pingpong", "-g 0 -c -e"),
+        ("ibv_rc_pingpong", "-g 0 -c -r 1"),
+        ("ibv_uc_pingpong", "-g 0 -c -r 16 -s 4096"),
+        ("ibv_uc_pingpong", "-g 0 -c"),
+        ("ibv_ud_pingpong", "-g 0 -c"),
+        ("ibv_ud_pingpong", "-g 0 -c -e"),
+    ] {
+        ctx.check(format!("{program} {args}"), good(program, args).map(drop));
+    }
+    let minute = Duration::from_secs(60);
+    ctx.check("WRITE, READ, atomics, SEND", pair_at(SERVER, "/rdma", &server, &client, &[], minute));
+    ctx.check("SEND then WRITE in order", pair_at(SERVER, "/order", &server, &client, &["500"], minute));
+    for how in ["read", "write", "send"] {
+        ctx.check(format!("unmapped {how}"), pair_at(SERVER, "/unmapped", &server, &client, &[how], minute));
+    }
+    ctx.check("a rule that drops one packet in a hundred", net.lose_one_percent());
+    for args in ["-g 0 -c -n 500 -s 65536", "-g 0 -c -n 500", "-g 0 -c -n 500 -e"] {
+        let run = Run::new("ibv_rc_pingpong", &server, &client, args).to(SERVER).within(minute);
+        ctx.check(format!("ibv_rc_pingpong {args}, 1 % lost"), run.good().map(drop));
+    }
+    ctx.check("packets were dropped", net.dropped());
+    ctx.check("SEND then WRITE in order, 1 % lost", pair_at(SERVER, "/order", &server, &client, &["200"], minute));
+    for program in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
+        // They lose messages by design and then wait for ever; they must not end by a signal.
+        let run = Run::new(program, &server, &client, "-g 0 -c -n 2000").to(SERVER).within(Duration::from_secs(4));
+        let sane = run.run().and_then(|pair| {
+            let crashed = [&pair.server, &pair.client].into_iter().find(|o| o.signal.is_some());
+            crashed.map_or(Ok(()), |o| Err(o.to_string()))
+        });
+        ctx.check(format!("{program}, 1 % lost, stays sane"), sane);
+    }
+}
+
+/// Two namespaces with one veth pair between them, removed when dropped.
+struct Net {
+    names: [String; 2],
+}
+
+impl Net {
+    fn new() -> Result<Net, String> {
+        let net = Net { names: ["a", "b"].map(|side| format!("anyverbs-{}-{side}", id())) };
+        let [a, b] = &net.names;
+        for args in [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("-n {a} link add veth0 type veth peer name veth0 netns {b}"),
+            format!("-n {a} addr add {SERVER}/24 dev veth0"),
+            format!("-n {b} addr add 10.77.0.2/24 dev veth0"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+            format!("-n {a} link set veth0 up"),
+            format!("-n {b} link set veth0 up"),
+        ] {
+            ip(&args)?;
+        }
+        // IPv6 addresses are tentative for a while after the link is up; the pair uses IPv4 and need not wait.
+        Ok(net)
+    }
+    fn nft(&self, side: usize, rule: &str) -> Result<String, String> {
+        let args = ["netns", "exec", &self.names[side], "nft", rule];
+        Ok(run::run(run::command("ip", args), Duration::from_secs(10))?.success()?.out)
+    }
+    fn lose_one_percent(&self) -> Result<(), String> {
+        for side in 0..2 {
+            self.nft(side, "add table inet lossy")?;
+            self.nft(side, "add chain inet lossy out { type filter hook output priority 0 ; }")?;
+            self.nft(side, "add rule inet lossy out udp dport 4791 numgen random mod 100 == 0 counter drop")?;
+        }
+        Ok(())
+    }
+    fn dropped(&self) -> Result<(), String> {
+        let rules = self.nft(0, "list ruleset")?;
+        if rules.contains("counter packets") && !rules.contains("counter packets 0 ") { Ok(()) } else { Err(rules) }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+fn ip(args: &str) -> Result<(), String> {
+    run::run(run::command("ip", args.split_whitespace()), Duration::from_secs(10))?.success().map(drop)
+}
