@@ -53,7 +53,9 @@ pub fn ensure(needs: &[Need]) -> Result<(), String> {
 }
 
 fn missing(needs: &[Need]) -> Vec<&'static str> {
-    let there = |what: &str| if what.starts_with('/') { std::path::Path::new(what).exists() } else { run::have(what) };
+    let there = |what: &str| {
+        if what.starts_with('/') { std::path::Path::new(what).exists() } else { run::have(what) }
+    };
     needs.iter().filter(|need| !there(need.0)).map(|need| need.1).collect()
 }
 

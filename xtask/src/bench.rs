@@ -1,9 +1,5 @@
 //! `cargo xtask bench`: latency and bandwidth over urxe0 beside their floors, all in one run, as medians; target/bench.json.
-use std::{
-    collections::BTreeMap,
-    fs,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use crate::{
     place::{Place, User, Via},
@@ -27,7 +23,13 @@ enum Limit {
     Least(f64),
 }
 
-const fn row(what: &'static str, figure: &'static str, floor: &'static str, floor_is: &'static str, limit: Option<Limit>) -> Row {
+const fn row(
+    what: &'static str,
+    figure: &'static str,
+    floor: &'static str,
+    floor_is: &'static str,
+    limit: Option<Limit>,
+) -> Row {
     Row { what, figure, floor, floor_is, limit }
 }
 
@@ -45,7 +47,8 @@ const ROWS: &[Row] = &[
 
 /// Runs five repetitions, or as many as the argument says.
 pub fn bench(args: &[String]) -> Result<(), String> {
-    let repetitions: u32 = args.first().map_or(Ok(5), |n| n.parse().map_err(|_| format!("not a number: {n}")))?;
+    let repetitions: u32 =
+        args.first().map_or(Ok(5), |n| n.parse().map_err(|_| format!("not a number: {n}")))?;
     let stage = stage::stage()?;
     let place = Place::new(stage.lib.parent().ok_or("no folder")?, Via::Path, User::Me);
     let words = [run::port().to_string(), repetitions.to_string()];
@@ -53,7 +56,9 @@ pub fn bench(args: &[String]) -> Result<(), String> {
     let outcome = run::run(place.command("/bench", words), limit)?.success()?;
     let medians = medians(&outcome.out);
     let get = |name: &str| medians.get(name).copied().ok_or(format!("the program did not print {name}"));
-    println!("medians of {repetitions} interleaved repetitions, one run, each process on a core of its own\n");
+    println!(
+        "medians of {repetitions} interleaved repetitions, one run, each process on a core of its own\n"
+    );
     println!("{:<20} {:>12} {:>12} {:>8}  floor", "", "measured", "floor", "ratio");
     let mut short = 0;
     for row in ROWS {
@@ -81,7 +86,8 @@ pub fn bench(args: &[String]) -> Result<(), String> {
     }
     let json: Vec<String> = medians.iter().map(|(name, value)| format!("  \"{name}\": {value:.4}")).collect();
     let file = stage::target().join("bench.json");
-    fs::write(&file, format!("{{\n{}\n}}\n", json.join(",\n"))).map_err(|e| format!("{}: {e}", file.display()))?;
+    fs::write(&file, format!("{{\n{}\n}}\n", json.join(",\n")))
+        .map_err(|e| format!("{}: {e}", file.display()))?;
     println!("\n{} figures in {}; {short} short of their limit", medians.len(), file.display());
     Ok(())
 }

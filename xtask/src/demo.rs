@@ -39,7 +39,11 @@ fn closing(out: &str, explained: &str) -> Result<String, String> {
         head.rsplit(' ').next().map(String::from)
     };
     let missing = || format!("no result line in: {}", run::tail(out, 5));
-    let bytes = out.lines().find(|l| l.contains(" bytes in ")).and_then(|l| before(l, " bytes in ")).ok_or_else(missing)?;
+    let bytes = out
+        .lines()
+        .find(|l| l.contains(" bytes in "))
+        .and_then(|l| before(l, " bytes in "))
+        .ok_or_else(missing)?;
     let line = out.lines().find(|l| l.contains(" iters in ")).ok_or_else(missing)?;
     let iters = before(line, " iters in ").ok_or_else(missing)?;
     let usec = before(line, " usec/iter").ok_or_else(missing)?;
@@ -47,5 +51,7 @@ fn closing(out: &str, explained: &str) -> Result<String, String> {
         Some((_, path)) => path.trim(),
         None => "shared-memory rings between two processes",
     };
-    Ok(format!("urxe0: {bytes} bytes moved in {iters} iterations over {path}, {usec} microseconds per iteration"))
+    Ok(format!(
+        "urxe0: {bytes} bytes moved in {iters} iterations over {path}, {usec} microseconds per iteration"
+    ))
 }

@@ -40,7 +40,9 @@ fn put(base: &Path, prefix: &str) -> io::Result<()> {
     fs::create_dir_all(&pc)?;
     for entry in fs::read_dir(root.join("pkgconfig"))? {
         let path = entry?.path();
-        let Some(name) = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".in")) else { continue };
+        let Some(name) = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".in")) else {
+            continue;
+        };
         fs::write(pc.join(name), fill(&fs::read_to_string(&path)?, prefix))?;
     }
     Ok(())
@@ -48,7 +50,12 @@ fn put(base: &Path, prefix: &str) -> io::Result<()> {
 
 /// Replaces the @NAMES@ of a `.pc.in`.
 fn fill(template: &str, prefix: &str) -> String {
-    let pairs = [("@prefix@", prefix), ("@VERSION@", INTERFACE), ("@libdir@", "${prefix}/lib"), ("@includedir@", "${prefix}/include")];
+    let pairs = [
+        ("@prefix@", prefix),
+        ("@VERSION@", INTERFACE),
+        ("@libdir@", "${prefix}/lib"),
+        ("@includedir@", "${prefix}/include"),
+    ];
     pairs.iter().fold(template.to_string(), |text, (name, value)| text.replace(name, value))
 }
 

@@ -31,7 +31,15 @@ impl<'a> Run<'a> {
     pub fn new(program: &'a str, server: &'a Place, client: &'a Place, args: &str) -> Run<'a> {
         let args: Vec<String> = args.split_whitespace().map(String::from).collect();
         let limit = Duration::from_secs(30);
-        Run { program, server, client, host: "127.0.0.1", server_args: args.clone(), client_args: args, limit }
+        Run {
+            program,
+            server,
+            client,
+            host: "127.0.0.1",
+            server_args: args.clone(),
+            client_args: args,
+            limit,
+        }
     }
     /// More arguments for one side or the other.
     pub fn sides(mut self, server: &str, client: &str) -> Self {
@@ -53,7 +61,8 @@ impl<'a> Run<'a> {
     pub fn run(&self) -> Result<Pair, String> {
         let port = run::port();
         let port_arg = ["-p".to_string(), port.to_string()];
-        let mut server = run::spawn(self.server.command(self.program, port_arg.iter().chain(&self.server_args)))?;
+        let mut server =
+            run::spawn(self.server.command(self.program, port_arg.iter().chain(&self.server_args)))?;
         server.listens(port, Duration::from_secs(10))?;
         let host = [self.host.to_string()];
         let args = port_arg.iter().chain(&self.client_args).chain(&host);

@@ -86,7 +86,11 @@ impl Tally {
         }
         let verdict = if self.failed > failed { "FAIL" } else { "PASS" };
         let (p, f) = (self.passed - passed, self.failed - failed);
-        println!("{verdict} {}: {p} passed, {f} failed in {:.1} s", trial.name, start.elapsed().as_secs_f64());
+        println!(
+            "{verdict} {}: {p} passed, {f} failed in {:.1} s",
+            trial.name,
+            start.elapsed().as_secs_f64()
+        );
     }
     /// Prints what failed and the closing line; true when nothing failed and something ran.
     pub fn close(&self) -> bool {

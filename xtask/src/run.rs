@@ -209,7 +209,11 @@ impl Child {
         let end = Instant::now() + limit;
         while !listening(self.pid(), port) {
             if self.ended(Duration::from_millis(2)) || Instant::now() >= end {
-                return Err(format!("`{}` does not listen on port {port}: {}", self.line, tail(&self.err.text(), 8)));
+                return Err(format!(
+                    "`{}` does not listen on port {port}: {}",
+                    self.line,
+                    tail(&self.err.text(), 8)
+                ));
             }
         }
         Ok(())

@@ -36,7 +36,9 @@ fn at_once(ctx: &mut Ctx<'_>) {
     let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let pairs: Vec<_> = (0..32)
             .map(|_| {
-                scope.spawn(|| Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").within(limit).good().map(drop))
+                scope.spawn(|| {
+                    Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").within(limit).good().map(drop)
+                })
             })
             .collect();
         pairs.into_iter().map(|pair| pair.join().unwrap_or_else(|_| Err("panicked".into()))).collect()

@@ -16,7 +16,10 @@ fn hostile(ctx: &mut Ctx<'_>) {
     let mut random = Random::announce("noise");
     for i in 0..10 {
         let seed = random.below(1 << 40).to_string();
-        ctx.check(format!("noise in the rings, round {i}, seed {seed}"), against_victim(&here(ctx), "rings", Some(&seed)));
+        ctx.check(
+            format!("noise in the rings, round {i}, seed {seed}"),
+            against_victim(&here(ctx), "rings", Some(&seed)),
+        );
     }
     for role in ["unsealed", "truncated"] {
         ctx.check(format!("{role} memfd"), against_victim(&here(ctx), role, None));
@@ -27,7 +30,10 @@ fn hostile(ctx: &mut Ctx<'_>) {
     }
     ctx.check("nothing is left", nothing_left(&before));
     let place = here(ctx);
-    ctx.check("a new pair works at once", Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").good().map(drop));
+    ctx.check(
+        "a new pair works at once",
+        Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").good().map(drop),
+    );
 }
 
 /// The victim must say that it is unharmed, whatever becomes of the hostile one.
@@ -56,7 +62,8 @@ fn knocked(ctx: &Ctx<'_>, seed: &str) -> Result<(), String> {
     let names = |pid: u32| super::abstract_names(Path::new(&format!("/proc/{pid}/net/unix")));
     let client = run::spawn(place.command("ibv_rc_pingpong", args.into_iter().chain(["127.0.0.1"])))?;
     let pid = server.pid();
-    if !run::until(Duration::from_secs(5), || names(pid).iter().filter(|n| !others.contains(n)).count() >= 2) {
+    if !run::until(Duration::from_secs(5), || names(pid).iter().filter(|n| !others.contains(n)).count() >= 2)
+    {
         return Err("the pair shows no abstract sockets".into());
     }
     // The listing shows a NUL as '@', the first of them included.
@@ -70,7 +77,11 @@ fn knocked(ctx: &Ctx<'_>, seed: &str) -> Result<(), String> {
         Duration::from_secs(20),
     )?;
     let (client, server) = (client.finish(Duration::from_secs(40)), server.finish(Duration::from_secs(5)));
-    if !knock.ok() || !client.ok() || !server.ok() || format!("{}{}", client.out, server.out).contains("invalid data") {
+    if !knock.ok()
+        || !client.ok()
+        || !server.ok()
+        || format!("{}{}", client.out, server.out).contains("invalid data")
+    {
         return Err(format!("server: {server}\n    client: {client}\n    knock: {knock}"));
     }
     Ok(())

@@ -16,8 +16,16 @@ const EXIT: Duration = Duration::from_millis(1500);
 
 pub const TRIALS: &[Trial] = &[
     Trial { name: "kill-rc-pingpong", limit: Duration::from_secs(300), run: rc_pingpong },
-    Trial { name: "kill-outstanding", limit: Duration::from_secs(300), run: |ctx| own_program(ctx, &["", "events"], 100) },
-    Trial { name: "kill-forked", limit: Duration::from_secs(200), run: |ctx| own_program(ctx, &["fork"], 20) },
+    Trial {
+        name: "kill-outstanding",
+        limit: Duration::from_secs(300),
+        run: |ctx| own_program(ctx, &["", "events"], 100),
+    },
+    Trial {
+        name: "kill-forked",
+        limit: Duration::from_secs(200),
+        run: |ctx| own_program(ctx, &["fork"], 20),
+    },
 ];
 
 fn rc_pingpong(ctx: &mut Ctx<'_>) {
@@ -28,11 +36,17 @@ fn rc_pingpong(ctx: &mut Ctx<'_>) {
         let kill_server = random.below(2) == 0;
         // Half of them early, while the two are still meeting.
         let moment = if random.below(2) == 0 { random.below(30_000) } else { random.below(250_000) };
-        let name = format!("kill {i} of the {} after {moment} us ({args})", if kill_server { "server" } else { "client" });
+        let name = format!(
+            "kill {i} of the {} after {moment} us ({args})",
+            if kill_server { "server" } else { "client" }
+        );
         ctx.check(name, one_rc_kill(&place, args, kill_server, Duration::from_micros(moment)));
     }
     ctx.check("nothing is left", nothing_left(&before));
-    ctx.check("a new pair works at once", Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").good().map(drop));
+    ctx.check(
+        "a new pair works at once",
+        Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").good().map(drop),
+    );
 }
 
 fn one_rc_kill(place: &Place, args: &str, kill_server: bool, moment: Duration) -> Result<(), String> {
@@ -42,7 +56,8 @@ fn one_rc_kill(place: &Place, args: &str, kill_server: bool, moment: Duration) -
     let mut server = run::spawn(place.command("ibv_rc_pingpong", port_arg.iter().chain(&words)))?;
     server.listens(port, Duration::from_secs(10))?;
     let host = ["127.0.0.1".to_string()];
-    let mut client = run::spawn(place.command("ibv_rc_pingpong", port_arg.iter().chain(&words).chain(&host)))?;
+    let mut client =
+        run::spawn(place.command("ibv_rc_pingpong", port_arg.iter().chain(&words).chain(&host)))?;
     std::thread::sleep(moment);
     let (victim, survivor) = if kill_server { (&mut server, client) } else { (&mut client, server) };
     victim.kill();
@@ -77,7 +92,10 @@ fn own_program(ctx: &mut Ctx<'_>, modes: &[&str], kills: usize) {
     }
     println!("  slowest notice: {} ms", slowest.as_millis());
     ctx.check("nothing is left", nothing_left(&before));
-    ctx.check("a new pair works at once", Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").good().map(drop));
+    ctx.check(
+        "a new pair works at once",
+        Run::new("ibv_rc_pingpong", &place, &place, "-g 0 -c").good().map(drop),
+    );
 }
 
 fn one_own_kill(place: &Place, mode: &str, kill_server: bool, moment: Duration) -> Result<Duration, String> {

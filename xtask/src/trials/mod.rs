@@ -56,12 +56,25 @@ fn four_ways(ctx: &mut Ctx<'_>) -> Vec<Place> {
 }
 
 /// Runs `/program server|client 127.0.0.1 PORT more...` in two places; both must exit with 0.
-fn pair_of(program: &str, server: &Place, client: &Place, more: &[&str], limit: Duration) -> Result<(), String> {
+fn pair_of(
+    program: &str,
+    server: &Place,
+    client: &Place,
+    more: &[&str],
+    limit: Duration,
+) -> Result<(), String> {
     pair_at("127.0.0.1", program, server, client, more, limit)
 }
 
 /// The same with the server at another address.
-fn pair_at(host: &str, program: &str, server: &Place, client: &Place, more: &[&str], limit: Duration) -> Result<(), String> {
+fn pair_at(
+    host: &str,
+    program: &str,
+    server: &Place,
+    client: &Place,
+    more: &[&str],
+    limit: Duration,
+) -> Result<(), String> {
     let port = run::port().to_string();
     let args = |role| [role, host, &port].into_iter().chain(more.iter().copied());
     let server = run::spawn(server.command(program, args("server")))?;
@@ -87,12 +100,17 @@ fn traces() -> Vec<String> {
 /// The abstract socket names in a `/proc/PID/net/unix`.
 fn abstract_names(table: &Path) -> Vec<String> {
     let text = fs::read(table).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    text.lines().filter_map(|line| line.split_whitespace().nth(7)).filter(|n| n.starts_with('@')).map(String::from).collect()
+    text.lines()
+        .filter_map(|line| line.split_whitespace().nth(7))
+        .filter(|n| n.starts_with('@'))
+        .map(String::from)
+        .collect()
 }
 
 /// `Ok` when nothing of `now` is new against `before`.
 fn nothing_left(before: &[String]) -> Result<(), String> {
-    let left: Vec<String> = traces().into_iter().filter(|t| !before.contains(t) && t != "/tmp/xrc_domain").collect();
+    let left: Vec<String> =
+        traces().into_iter().filter(|t| !before.contains(t) && t != "/tmp/xrc_domain").collect();
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(" "))) }
 }
 

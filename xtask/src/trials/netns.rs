@@ -23,9 +23,13 @@ fn netns(ctx: &mut Ctx<'_>) {
     };
     let folder = ctx.stage.public.path().to_path_buf();
     let [server, client] = net.names.each_ref().map(|name| {
-        Place::new(&folder, Via::Path, User::Me).inside(&["ip", "netns", "exec", name]).with_env("ANYVERBS_SOFT", "1")
+        Place::new(&folder, Via::Path, User::Me)
+            .inside(&["ip", "netns", "exec", name])
+            .with_env("ANYVERBS_SOFT", "1")
     });
-    let good = |program, args| Run::new(program, &server, &client, args).to(SERVER).within(Duration::from_secs(40)).good();
+    let good = |program, args| {
+        Run::new(program, &server, &client, args).to(SERVER).within(Duration::from_secs(40)).good()
+    };
     for (program, args) in [
         ("ibv_rc_pingpong", "-g 0 -c"),
         ("ibv_rc_pingpong", "-g 0 -c -s 65536"),
@@ -51,10 +55,14 @@ fn netns(ctx: &mut Ctx<'_>) {
         ctx.check(format!("ibv_rc_pingpong {args}, 1 % lost"), run.good().map(drop));
     }
     ctx.check("packets were dropped", net.dropped());
-    ctx.check("SEND then WRITE in order, 1 % lost", pair_at(SERVER, "/order", &server, &client, &["200"], minute));
+    ctx.check(
+        "SEND then WRITE in order, 1 % lost",
+        pair_at(SERVER, "/order", &server, &client, &["200"], minute),
+    );
     for program in ["ibv_uc_pingpong", "ibv_ud_pingpong"] {
         // They lose messages by design and then wait for ever; they must not end by a signal.
-        let run = Run::new(program, &server, &client, "-g 0 -c -n 2000").to(SERVER).within(Duration::from_secs(4));
+        let run =
+            Run::new(program, &server, &client, "-g 0 -c -n 2000").to(SERVER).within(Duration::from_secs(4));
         let sane = run.run().and_then(|pair| {
             let crashed = [&pair.server, &pair.client].into_iter().find(|o| o.signal.is_some());
             crashed.map_or(Ok(()), |o| Err(o.to_string()))
@@ -102,7 +110,11 @@ impl Net {
     }
     fn dropped(&self) -> Result<(), String> {
         let rules = self.nft(0, "list ruleset")?;
-        if rules.contains("counter packets") && !rules.contains("counter packets 0 ") { Ok(()) } else { Err(rules) }
+        if rules.contains("counter packets") && !rules.contains("counter packets 0 ") {
+            Ok(())
+        } else {
+            Err(rules)
+        }
     }
 }
 

@@ -10,10 +10,22 @@ use crate::{
 };
 
 pub const TRIALS: &[Trial] = &[
-    Trial { name: "pingpong-rc", limit: Duration::from_secs(300), run: |ctx| matrix(ctx, "ibv_rc_pingpong", RC) },
-    Trial { name: "pingpong-uc", limit: Duration::from_secs(240), run: |ctx| matrix(ctx, "ibv_uc_pingpong", UC) },
+    Trial {
+        name: "pingpong-rc",
+        limit: Duration::from_secs(300),
+        run: |ctx| matrix(ctx, "ibv_rc_pingpong", RC),
+    },
+    Trial {
+        name: "pingpong-uc",
+        limit: Duration::from_secs(240),
+        run: |ctx| matrix(ctx, "ibv_uc_pingpong", UC),
+    },
     Trial { name: "pingpong-ud", limit: Duration::from_secs(240), run: ud },
-    Trial { name: "pingpong-srq", limit: Duration::from_secs(300), run: |ctx| matrix(ctx, "ibv_srq_pingpong", SRQ) },
+    Trial {
+        name: "pingpong-srq",
+        limit: Duration::from_secs(300),
+        run: |ctx| matrix(ctx, "ibv_srq_pingpong", SRQ),
+    },
     Trial { name: "pingpong-xsrq", limit: Duration::from_secs(240), run: xsrq },
     Trial { name: "pingpong-long", limit: Duration::from_secs(300), run: long },
     Trial { name: "pingpong-illegal", limit: Duration::from_secs(120), run: illegal },
@@ -208,7 +220,10 @@ fn xsrq(ctx: &mut Ctx<'_>) {
             one(ctx, "ibv_xsrq_pingpong", &place, row);
         }
         for clients in [2, 5] {
-            ctx.check(format!("ibv_xsrq_pingpong -c {clients}, {}", place.label()), several_clients(&place, clients));
+            ctx.check(
+                format!("ibv_xsrq_pingpong -c {clients}, {}", place.label()),
+                several_clients(&place, clients),
+            );
         }
     }
     let _ = fs::remove_file(domain);
@@ -242,7 +257,8 @@ fn long(ctx: &mut Ctx<'_>) {
         ("ibv_srq_pingpong", "-c -n 100000 -q 4"),
         ("ibv_xsrq_pingpong", "-n 100000"),
     ] {
-        let run = Run::new(program, &place, &place, args).sides("-g 0", "-g 0").within(Duration::from_secs(90));
+        let run =
+            Run::new(program, &place, &place, args).sides("-g 0", "-g 0").within(Duration::from_secs(90));
         ctx.check(format!("{program} {args}"), run.good().map(drop));
     }
     let _ = fs::remove_file("/tmp/xrc_domain");
@@ -289,14 +305,20 @@ fn refused(program: &str, place: &Place, args: &str) -> Result<(), String> {
     let port = run::port().to_string();
     let args = ["-p", &port].into_iter().chain(args.split_whitespace());
     let outcome = run::run(place.command(program, args), Duration::from_secs(10))?;
-    if outcome.code == Some(1) && !outcome.err.is_empty() { Ok(()) } else { Err(format!("not refused: {outcome}")) }
+    if outcome.code == Some(1) && !outcome.err.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("not refused: {outcome}"))
+    }
 }
 
 impl Run<'_> {
     /// What a pair says that must fail: both sides exit with 1, or the server does before it listens.
     fn run_or_refused(&self) -> Result<String, String> {
         match self.run() {
-            Ok(pair) if pair.server.code == Some(1) && pair.client.code == Some(1) => Ok(pair.server.err + &pair.client.err),
+            Ok(pair) if pair.server.code == Some(1) && pair.client.code == Some(1) => {
+                Ok(pair.server.err + &pair.client.err)
+            }
             Ok(pair) => Err(format!("server: {}\n    client: {}", pair.server, pair.client)),
             Err(why) if why.contains("does not listen") => Ok(why),
             Err(why) => Err(why),

@@ -25,7 +25,10 @@ fn sid(ctx: &mut Ctx<'_>) {
     };
     let placed = stage::lay_out(&ctx.stage.lib.join(stage::FULL_NAME), &root.join("opt/anyverbs/lib"));
     ctx.check("our library in that root", placed.map_err(|e| e.to_string()));
-    let version = run::run(chroot(&root).command("dpkg-query", ["-W", "-f${Version}", "ibverbs-utils"]), Duration::from_secs(10));
+    let version = run::run(
+        chroot(&root).command("dpkg-query", ["-W", "-f${Version}", "ibverbs-utils"]),
+        Duration::from_secs(10),
+    );
     if let Ok(version) = &version {
         println!("  ibverbs-utils {}", version.out);
     }
@@ -33,10 +36,12 @@ fn sid(ctx: &mut Ctx<'_>) {
     for via in [Via::Path, Via::Preload] {
         let place = chroot(&root).by(via);
         let none: [&str; 0] = [];
-        let shows = run::run(place.command("ibv_devinfo", ["-v"]), Duration::from_secs(10)).and_then(|o| o.success());
+        let shows =
+            run::run(place.command("ibv_devinfo", ["-v"]), Duration::from_secs(10)).and_then(|o| o.success());
         let shows = shows.and_then(|o| if o.out.contains("urxe0") { Ok(()) } else { Err(o.to_string()) });
         ctx.check(format!("ibv_devinfo -v, {}", place.label()), shows);
-        let lists = run::run(place.command("ibv_devices", none), Duration::from_secs(10)).and_then(|o| o.success());
+        let lists =
+            run::run(place.command("ibv_devices", none), Duration::from_secs(10)).and_then(|o| o.success());
         ctx.check(format!("ibv_devices, {}", place.label()), lists.map(drop));
         for (program, args) in [
             ("ibv_rc_pingpong", "-g 0 -c"),
@@ -86,7 +91,8 @@ pub fn debian_root() -> Result<PathBuf, String> {
     let new = target().join("sid.new");
     let _ = fs::remove_dir_all(&new);
     eprintln!("making a Debian sid root in {}", root.display());
-    let args = ["--variant=minbase", "--include=ibverbs-utils", "sid", &new.display().to_string(), MIRROR].map(String::from);
+    let args = ["--variant=minbase", "--include=ibverbs-utils", "sid", &new.display().to_string(), MIRROR]
+        .map(String::from);
     run::run(run::command("debootstrap", args), Duration::from_secs(1000))?.success()?;
     let _ = fs::remove_dir_all(&root);
     fs::rename(&new, &root).map_err(|e| e.to_string())?;

@@ -24,27 +24,51 @@ fn tools(ctx: &mut Ctx<'_>) {
             }
         };
         let none: [&str; 0] = [];
-        ctx.check(format!("ibv_devices, {label}"), shows(place.command("ibv_devices", none), &["node GUID", "urxe0"]));
+        ctx.check(
+            format!("ibv_devices, {label}"),
+            shows(place.command("ibv_devices", none), &["node GUID", "urxe0"]),
+        );
         ctx.check(
             format!("ibv_devinfo, {label}"),
             shows(
                 place.command("ibv_devinfo", none),
-                &["hca_id:\turxe0", "InfiniBand (0)", "phys_port_cnt:", "PORT_ACTIVE (4)", "4096 (5)", "Ethernet"],
+                &[
+                    "hca_id:\turxe0",
+                    "InfiniBand (0)",
+                    "phys_port_cnt:",
+                    "PORT_ACTIVE (4)",
+                    "4096 (5)",
+                    "Ethernet",
+                ],
             ),
         );
         ctx.check(
             format!("ibv_devinfo -v, {label}"),
             shows(
                 place.command("ibv_devinfo", ["-v"]),
-                &["max_mr_size:", "max_srq:", "atomic_cap:", "num_comp_vectors:", "GID[  0]:", "RoCE v2", "odp"],
+                &[
+                    "max_mr_size:",
+                    "max_srq:",
+                    "atomic_cap:",
+                    "num_comp_vectors:",
+                    "GID[  0]:",
+                    "RoCE v2",
+                    "odp",
+                ],
             ),
         );
-        ctx.check(format!("ibv_devinfo -l, {label}"), shows(place.command("ibv_devinfo", ["-l"]), &["1 HCA found:", "\turxe0"]));
+        ctx.check(
+            format!("ibv_devinfo -l, {label}"),
+            shows(place.command("ibv_devinfo", ["-l"]), &["1 HCA found:", "\turxe0"]),
+        );
         ctx.check(
             format!("ibv_devinfo -d urxe0 -i 1, {label}"),
             shows(place.command("ibv_devinfo", ["-d", "urxe0", "-i", "1"]), &["urxe0"]),
         );
-        ctx.check(format!("ibv_devinfo -d nosuch fails, {label}"), fails(place.command("ibv_devinfo", ["-d", "nosuch"]), 255));
+        ctx.check(
+            format!("ibv_devinfo -d nosuch fails, {label}"),
+            fails(place.command("ibv_devinfo", ["-d", "nosuch"]), 255),
+        );
         ctx.check(format!("ibv_asyncwatch, {label}"), watches(&place));
     }
 }
@@ -65,5 +89,9 @@ fn watches(place: &Place) -> Result<(), String> {
     }
     watch.signal(libc::SIGTERM);
     let outcome = watch.finish(LIMIT);
-    if outcome.signal == Some(libc::SIGTERM) { Ok(()) } else { Err(format!("not stopped by SIGTERM: {outcome}")) }
+    if outcome.signal == Some(libc::SIGTERM) {
+        Ok(())
+    } else {
+        Err(format!("not stopped by SIGTERM: {outcome}"))
+    }
 }

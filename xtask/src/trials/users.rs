@@ -47,7 +47,10 @@ fn two_users(ctx: &mut Ctx<'_>) {
             ("ibv_ud_pingpong", "-g 0 -c"),
             ("ibv_srq_pingpong", "-g 0 -c"),
         ] {
-            ctx.check(format!("{program} {args}, {name}"), Run::new(program, &server, &client, args).good().map(drop));
+            ctx.check(
+                format!("{program} {args}, {name}"),
+                Run::new(program, &server, &client, args).good().map(drop),
+            );
         }
     }
 }
@@ -61,7 +64,8 @@ fn unmapped(ctx: &mut Ctx<'_>) {
         }
         let oneself = [&server, &client].map(|p| p.clone().with_env("ANYVERBS_SIGSEGV", "0"));
         for how in ["read", "write", "send"] {
-            let check = pair_of("/unmapped", &oneself[0], &oneself[1], &[how], Duration::from_secs(15)).map(drop);
+            let check =
+                pair_of("/unmapped", &oneself[0], &oneself[1], &[how], Duration::from_secs(15)).map(drop);
             ctx.check(format!("{how}, {name}, ANYVERBS_SIGSEGV=0"), check);
         }
     }
