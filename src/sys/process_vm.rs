@@ -61,6 +61,15 @@ pub fn allowed(way: Way, pid: i32) -> bool {
     pid > 0 && unsafe { copy(way, pid, &[local], 0, 1) } == Copied::Fault
 }
 
+/// Where Yama lets only descendants attach (ptrace_scope 1), allows it to every process of this user (PR_SET_PTRACER_ANY).
+pub fn allow_same_user() {
+    let scope = std::fs::read("/proc/sys/kernel/yama/ptrace_scope");
+    if scope.is_ok_and(|s| s.first() == Some(&b'1')) {
+        // SAFETY: this prctl takes integers; where Yama is absent it fails.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

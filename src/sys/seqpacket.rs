@@ -101,7 +101,13 @@ pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received, Errno> {
     msg.msg_controllen = size_of::<Control>() as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
     // SAFETY: every pointer in `msg` is to a buffer of the length given.
-    let n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
+    let mut n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
+    if n < 0 && Errno::last().0 == libc::ECONNRESET {
+        // The peer left without reading everything. That is told once, before what it had sent.
+        msg.msg_controllen = size_of::<Control>() as _;
+        // SAFETY: as above.
+        n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
+    }
     let len = usize::try_from(n).map_err(|_| Errno::last())?;
     let mut fds = Vec::new();
     // SAFETY: the kernel filled msg_control; CMSG_* walk within msg_controllen; SCM_RIGHTS data are descriptors now ours.
@@ -150,6 +156,9 @@ pub fn peer_pidfd(sock: BorrowedFd<'_>) -> Option<OwnedFd> {
     if ok == 0 && fd >= 0 {
         // SAFETY: a descriptor the kernel just made for us.
         return Some(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    if Errno::last().0 != libc::ENOPROTOOPT {
+        return None;
     }
     let pid = peer_cred(sock).ok()?.pid;
     if pid > 0 { super::pidfd::open(pid).ok() } else { None }

@@ -145,6 +145,12 @@ impl Ring {
         Ok(Arc::new(Self { map, lines: (bytes / LINE) as u32 }))
     }
 
+    /// Writes `word` where the first entry begins.
+    #[cfg(test)]
+    pub(super) fn scribble(&self, word: u64) {
+        self.word(0, 0).store(word, Ordering::Release);
+    }
+
     /// Producer: whether a doorbell is still to be sent; the others in the meantime are spared.
     #[inline]
     pub fn start_ringing(&self) -> bool {

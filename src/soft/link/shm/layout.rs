@@ -1,0 +1,268 @@
+//! The presence page and the publication as they lie in memory. Owners write, peers read: everything is atomic, and a
+//! peer takes whatever it reads as a claim of somebody who may lie.
+use crate::soft::mem::MrEntry;
+use crate::soft::types::{Access, QpState, QpType, Qpn};
+use crate::sys::map::Mapping;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Changes with any incompatible change of a layout, of the ring, or of the message kinds in it.
+pub const VERSION: u32 = 1;
+
+/// "anyverbs" as bytes.
+pub const MAGIC: u64 = u64::from_ne_bytes(*b"anyverbs");
+/// Set in every nonce, so that none is 0 or 1.
+pub const NONCE_BIT: u64 = 1 << 63;
+
+/// Slots that one process may hold.
+pub const SLOTS: usize = 16;
+/// Memory regions.
+pub const MRS: usize = 65536;
+/// Direct accesses that one process may have under way.
+pub const HAZARDS: usize = 64;
+
+const QPS_PER_SLOT: usize = 4096;
+const HAZARD_OFFSET: usize = 4096;
+const MR_OFFSET: usize = HAZARD_OFFSET + HAZARDS * 64;
+const QP_OFFSET: usize = MR_OFFSET + MRS * 64;
+
+/// Bytes of the presence page.
+pub const PRESENCE_BYTES: usize = 4096;
+/// Bytes of the publication.
+pub const PUBLICATION_BYTES: usize = QP_OFFSET + SLOTS * QPS_PER_SLOT * 64;
+
+/// What both files begin with.
+#[repr(C, align(64))]
+struct Stamp {
+    magic: AtomicU64,
+    version: AtomicU32,
+    /// Publication: hazard entries that were ever in use.
+    hazards_used: AtomicU32,
+    nonce: AtomicU64,
+}
+
+/// The presence page.
+#[repr(C, align(64))]
+pub struct Presence {
+    stamp: Stamp,
+    /// Slots held, in the order of the QP table; 0 is none.
+    pub slots: [AtomicU32; SLOTS],
+    /// 1: ring the doorbell. Alone in its line, since peers read it after every message.
+    pub asleep: Line<AtomicU32>,
+}
+
+/// Something that has a cache line for itself.
+#[repr(C, align(64))]
+pub struct Line<T>(T);
+
+impl<T> std::ops::Deref for Line<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl Presence {
+    /// Where in the QP table the queue pairs of `slot` are.
+    pub fn ordinal_of(&self, slot: u16) -> Option<usize> {
+        self.slots.iter().position(|s| slot != 0 && s.load(Ordering::Acquire) == u32::from(slot))
+    }
+}
+
+/// A direct access under way, in the initiator's publication.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Hazard {
+    /// Nonce of the process accessed; 0: free; 1: being filled in.
+    pub target: AtomicU64,
+    /// rkey in the upper half, destination QPN in the lower.
+    pub what: AtomicU64,
+}
+
+/// A queue pair in its owner's publication: seqlock, one writer.
+#[repr(C, align(64))]
+pub struct QpEntry {
+    version: AtomicU32,
+    state: AtomicU32,
+    kind: AtomicU32,
+    pd: AtomicU32,
+    access: AtomicU32,
+    peer_qpn: AtomicU32,
+    peer_nonce: AtomicU64,
+}
+
+/// What a peer must know of a queue pair to access memory through it. The default is "no such queue pair".
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QpView {
+    /// Its state; None: there is no such queue pair.
+    pub state: Option<QpState>,
+    /// Its type.
+    pub kind: Option<QpType>,
+    /// The number of its protection domain, as in the memory table.
+    pub pd: u32,
+    /// What it lets its peer do; REMOTE_READ only where max_dest_rd_atomic is not 0.
+    pub access: Access,
+    /// The queue pair it is connected to.
+    pub peer_qpn: u32,
+    /// The process that owns that one, once it is known; 0 before.
+    pub peer_nonce: u64,
+}
+
+impl QpEntry {
+    /// Fills it in; peers see the old or the new, never a mixture.
+    pub fn write(&self, view: &QpView) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.state.store(view.state.map_or(0, |s| s.raw() + 1), Ordering::Relaxed);
+        self.kind.store(view.kind.map_or(0, QpType::raw), Ordering::Relaxed);
+        self.pd.store(view.pd, Ordering::Relaxed);
+        self.access.store(view.access.bits(), Ordering::Relaxed);
+        self.peer_qpn.store(view.peer_qpn, Ordering::Relaxed);
+        self.peer_nonce.store(view.peer_nonce, Ordering::Relaxed);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// A consistent copy; None where there is no queue pair, or its owner keeps writing.
+    pub fn snapshot(&self) -> Option<QpView> {
+        for _ in 0..64 {
+            let version = self.version.load(Ordering::Acquire);
+            let view = QpView {
+                state: self.state.load(Ordering::Relaxed).checked_sub(1).and_then(QpState::from_raw),
+                kind: QpType::from_raw(self.kind.load(Ordering::Relaxed)),
+                pd: self.pd.load(Ordering::Relaxed),
+                access: Access::from_bits_retain(self.access.load(Ordering::Relaxed)),
+                peer_qpn: self.peer_qpn.load(Ordering::Relaxed),
+                peer_nonce: self.peer_nonce.load(Ordering::Relaxed),
+            };
+            fence(Ordering::Acquire);
+            if version & 1 == 0 && version == self.version.load(Ordering::Relaxed) {
+                return view.state.is_some().then_some(view);
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}
+
+/// Marks a new file as ours.
+pub fn stamp(map: &Mapping, nonce: u64) {
+    let stamp = stamp_of(map);
+    stamp.version.store(VERSION, Ordering::Relaxed);
+    stamp.nonce.store(nonce, Ordering::Relaxed);
+    stamp.magic.store(MAGIC, Ordering::Release);
+}
+
+/// Whether a file is of the process `nonce` and of our version.
+pub fn is_stamped(map: &Mapping, nonce: u64) -> bool {
+    let stamp = stamp_of(map);
+    stamp.magic.load(Ordering::Acquire) == MAGIC
+        && stamp.version.load(Ordering::Relaxed) == VERSION
+        && stamp.nonce.load(Ordering::Relaxed) == nonce
+}
+
+/// The presence page of a mapping of [`PRESENCE_BYTES`].
+#[inline]
+pub fn presence(map: &Mapping) -> &Presence {
+    at(map, 0)
+}
+
+/// How many hazard entries, from the first, were ever in use.
+pub fn hazards_used(publication: &Mapping) -> &AtomicU32 {
+    &stamp_of(publication).hazards_used
+}
+
+/// The hazard entries.
+pub fn hazards(publication: &Mapping) -> &[Hazard; HAZARDS] {
+    at(publication, HAZARD_OFFSET)
+}
+
+/// The entry of a queue pair.
+pub fn qp(publication: &Mapping, ordinal: usize, index: u16) -> Option<&QpEntry> {
+    let number = ordinal * QPS_PER_SLOT + usize::from(index);
+    (ordinal < SLOTS && usize::from(index) < QPS_PER_SLOT).then(|| at(publication, QP_OFFSET + number * 64))
+}
+
+/// The first of the memory table's entries.
+pub fn mrs(publication: &Mapping) -> NonNull<MrEntry> {
+    NonNull::from(at::<MrEntry>(publication, MR_OFFSET))
+}
+
+/// The entry of a memory region, by its key.
+pub fn mr(publication: &Mapping, rkey: u32) -> Option<&MrEntry> {
+    let index = (rkey >> 8) as usize;
+    (index < MRS).then(|| at(publication, MR_OFFSET + index * 64))
+}
+
+/// Whether `hazard` says that the queue pair or the region of process `target` is being accessed.
+pub fn concerns(hazard: &Hazard, target: u64, what: What) -> bool {
+    if hazard.target.load(Ordering::Acquire) != target {
+        return false;
+    }
+    let (rkey, qpn) = {
+        let word = hazard.what.load(Ordering::Acquire);
+        ((word >> 32) as u32, word as u32)
+    };
+    match what {
+        What::Rkey(key) => key == rkey,
+        What::Qp(number) => number.0 == qpn,
+    }
+}
+
+/// What is going away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// A region or window, by its key.
+    Rkey(u32),
+    /// A queue pair.
+    Qp(Qpn),
+}
+
+fn stamp_of(map: &Mapping) -> &Stamp {
+    at(map, 0)
+}
+
+/// The `T`, made of atomics only, at `offset`.
+#[inline]
+fn at<T>(map: &Mapping, offset: usize) -> &T {
+    assert!(offset.is_multiple_of(align_of::<T>()) && offset + size_of::<T>() <= map.len());
+    // SAFETY: in bounds and aligned, checked above; T is made of atomics, for which any bytes are valid.
+    unsafe { &*map.base().add(offset).cast() }
+}
+
+const _: () = assert!(size_of::<Presence>() <= PRESENCE_BYTES && size_of::<Stamp>() == 64);
+const _: () = assert!(size_of::<Hazard>() == 64 && size_of::<QpEntry>() == 64 && size_of::<MrEntry>() == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_pair_is_seen_whole_or_not_at_all() {
+        // SAFETY: atomics of zero are what a new file holds.
+        let entry: QpEntry = unsafe { std::mem::zeroed() };
+        assert_eq!(entry.snapshot(), None);
+        let view = QpView {
+            state: Some(QpState::Reset),
+            kind: Some(QpType::Rc),
+            pd: 3,
+            access: Access::REMOTE_READ,
+            peer_qpn: 0xabcdef,
+            peer_nonce: u64::MAX,
+        };
+        entry.write(&view);
+        assert_eq!(entry.snapshot(), Some(view));
+        entry.write(&QpView::default());
+        assert_eq!(entry.snapshot(), None);
+        entry.version.store(1, Ordering::Relaxed);
+        entry.state.store(1, Ordering::Relaxed);
+        assert_eq!(entry.snapshot(), None);
+    }
+
+    #[test]
+    fn hazards_name_process_and_object() {
+        let h = Hazard { target: 9.into(), what: (5 << 32 | 0x1234).into() };
+        assert!(concerns(&h, 9, What::Rkey(5)) && concerns(&h, 9, What::Qp(Qpn(0x1234))));
+        assert!(!concerns(&h, 9, What::Rkey(6)) && !concerns(&h, 8, What::Rkey(5)));
+    }
+}
