@@ -1,0 +1,59 @@
+//! Packets on their way out: bytes back to back, without ICRC and address.
+use crate::soft::wire::{Packet, icrc};
+
+/// Datagrams to be sealed and sent by the link.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Datagrams in it.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Adds a packet; the caller fills in the payload that is returned. The ICRC is four bytes of anything.
+    pub fn push(&mut self, packet: &Packet, payload: usize) -> &mut [u8] {
+        let start = self.bytes.len();
+        let header = packet.header_len();
+        self.bytes.resize(start + packet.datagram_len(payload), 0);
+        packet.emit(payload, &mut self.bytes[start..]);
+        self.ends.push(self.bytes.len());
+        &mut self.bytes[start + header..start + header + payload]
+    }
+
+    /// Takes the youngest packet back.
+    pub fn retract(&mut self) {
+        self.ends.pop();
+        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+    }
+
+    /// The datagrams in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.ends.iter().enumerate().map(|(i, &end)| {
+            let start = if i == 0 { 0 } else { self.ends[i - 1] };
+            &self.bytes[start..end]
+        })
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Bytes of the ICRC that each datagram ends with.
+    pub const TRAILER: usize = icrc::LEN;
+}

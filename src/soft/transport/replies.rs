@@ -1,0 +1,147 @@
+//! A responder's answers in the order of their PSNs, and the atomics' results kept for repeated requests.
+use crate::soft::types::{Key, Psn};
+use crate::soft::wire::Syndrome;
+use std::collections::VecDeque;
+
+/// Answers that wait at most; a peer that asks for more is not served.
+const MOST: usize = 512;
+
+/// An answer that is not sent yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reply {
+    /// ACK or NAK.
+    Ack { psn: Psn, syndrome: Syndrome, msn: u32 },
+    /// What remains of a READ.
+    Read { psn: Psn, rkey: Key, va: u64, left: u32, started: bool, msn: u32 },
+    /// An atomic's result.
+    Atomic { psn: Psn, original: u64, msn: u32 },
+}
+
+impl Reply {
+    fn psn(&self) -> Psn {
+        match *self {
+            Reply::Ack { psn, .. } | Reply::Read { psn, .. } | Reply::Atomic { psn, .. } => psn,
+        }
+    }
+    fn is_data(&self) -> bool {
+        !matches!(self, Reply::Ack { .. })
+    }
+}
+
+/// The answers of one responder.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    queue: VecDeque<Reply>,
+    /// Results of the youngest atomics.
+    results: VecDeque<(Psn, u64)>,
+    kept: usize,
+}
+
+impl Replies {
+    /// Answers that keep the results of `kept` atomics.
+    pub(super) fn new(kept: u8) -> Self {
+        Self { kept: usize::from(kept).max(1), ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn front_mut(&mut self) -> Option<&mut Reply> {
+        self.queue.front_mut()
+    }
+
+    pub(super) fn pop(&mut self) {
+        self.queue.pop_front();
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    /// READs and atomics not answered yet.
+    pub(super) fn data(&self) -> usize {
+        self.queue.iter().filter(|r| r.is_data()).count()
+    }
+
+    /// Acknowledges everything up to `psn`; one answer stands for all that come before the next data.
+    pub(super) fn acknowledge(&mut self, psn: Psn, msn: u32) {
+        let reply = Reply::Ack { psn, syndrome: Syndrome::Ack, msn };
+        match self.queue.back_mut() {
+            Some(last @ Reply::Ack { syndrome: Syndrome::Ack, .. }) => *last = reply,
+            _ => self.push(reply),
+        }
+    }
+
+    /// Adds an answer at the end.
+    pub(super) fn push(&mut self, reply: Reply) {
+        if self.queue.len() < MOST {
+            self.queue.push_back(reply);
+        }
+    }
+
+    /// Adds the answer to a repeated READ or atomic where its PSN belongs; it takes the place of an older answer to
+    /// the same request, of whose packets `until` is the end.
+    pub(super) fn repeat(&mut self, reply: Reply, until: Psn) {
+        let psn = reply.psn();
+        self.queue.retain(|r| !(r.is_data() && r.psn().since(psn) >= 0 && r.psn().since(until) < 0));
+        if self.queue.len() < MOST {
+            let at = self.queue.iter().position(|r| r.psn().since(psn) > 0).unwrap_or(self.queue.len());
+            self.queue.insert(at, reply);
+        }
+    }
+
+    /// Keeps an atomic's result.
+    pub(super) fn keep(&mut self, psn: Psn, original: u64) {
+        if self.results.len() >= self.kept {
+            self.results.pop_front();
+        }
+        self.results.push_back((psn, original));
+    }
+
+    /// The result of the atomic at `psn`, if it is still kept.
+    pub(super) fn kept(&self, psn: Psn) -> Option<u64> {
+        self.results.iter().find(|(p, _)| *p == psn).map(|(_, original)| *original)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(psn: u32) -> Reply {
+        Reply::Read { psn: Psn::new(psn), rkey: Key(1), va: 0, left: 10, started: false, msn: 0 }
+    }
+
+    #[test]
+    fn acknowledgements_merge_but_not_across_data() {
+        let mut r = Replies::new(1);
+        r.acknowledge(Psn::new(1), 1);
+        r.acknowledge(Psn::new(2), 2);
+        r.push(read(3));
+        r.acknowledge(Psn::new(4), 4);
+        assert_eq!(r.queue.len(), 3);
+        assert_eq!(r.queue[0].psn(), Psn::new(2));
+    }
+
+    #[test]
+    fn repeated_read_takes_the_place_of_the_older_answer() {
+        let mut r = Replies::new(1);
+        r.push(read(10));
+        r.push(read(20));
+        r.repeat(read(12), Psn::new(20));
+        assert_eq!(r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>(), [10, 12, 20]);
+        r.repeat(read(10), Psn::new(20));
+        assert_eq!(r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>(), [10, 20]);
+    }
+
+    #[test]
+    fn atomics_results_are_recycled_in_order() {
+        let mut r = Replies::new(2);
+        (0..3).for_each(|i| r.keep(Psn::new(i), u64::from(i) * 10));
+        assert_eq!(
+            (r.kept(Psn::new(0)), r.kept(Psn::new(1)), r.kept(Psn::new(2))),
+            (None, Some(10), Some(20))
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! What comes back: acknowledgements, refusals, READ responses, atomic results.
+use super::{Requester, segment};
+use crate::soft::transport::segment::{pulls, pushes};
+use crate::soft::transport::{SendSide, WINDOW};
+use crate::soft::types::{WcStatus, WrOpcode};
+use crate::soft::wire::{NakCode, Operation, Packet, Syndrome, aeth};
+
+/// The window after a lost packet, at least.
+const SMALL_WINDOW: u32 = 8;
+
+impl Requester {
+    /// Takes a packet for which `operation.is_response()`. Afterwards `transmit` may have more to send.
+    pub fn receive(&mut self, now: u64, packet: &Packet, payload: &[u8], side: &mut impl SendSide) {
+        let una = self.una();
+        let ahead = packet.bth.psn.since(self.psn(una));
+        // Behind: a repeated answer. Beyond all that was sent: not for this connection.
+        if self.dead || ahead < 0 || una + ahead as u64 >= self.sent {
+            return;
+        }
+        let number = una + ahead as u64;
+        match (packet.bth.opcode.operation, packet.aeth) {
+            (Operation::Acknowledge, Some(aeth)) => match aeth.syndrome {
+                Syndrome::Ack => {
+                    let lost = self.acknowledge(now, number + 1, side);
+                    if lost {
+                        self.implied_loss();
+                    }
+                }
+                Syndrome::Rnr(code) => self.not_ready(now, number, code, side),
+                Syndrome::Nak(code) => self.refused(now, number, code, side),
+            },
+            _ => self.data(now, number, packet, payload, side),
+        }
+    }
+
+    /// All packets before `upto` have arrived. READs and atomics among them are not done by that; true when one
+    /// stands in the way, whose response must have been lost.
+    fn acknowledge(&mut self, now: u64, upto: u64, side: &mut impl SendSide) -> bool {
+        let before = self.una();
+        let mut lost = false;
+        for flight in &mut self.flights {
+            if flight.first >= upto {
+                break;
+            }
+            if flight.awaits_data() {
+                lost = true;
+                break;
+            }
+            if pushes(flight.op.opcode) {
+                let arrived = (upto - flight.first).min(u64::from(flight.packets)) as u32;
+                flight.done = flight.done.max(arrived);
+            }
+        }
+        self.retire(side);
+        self.progress(now, before);
+        lost
+    }
+
+    fn progress(&mut self, now: u64, before: u64) {
+        let una = self.una();
+        if una > before && !self.dead {
+            self.retries = self.patience.retry_cnt;
+            self.rnr_retries = self.patience.rnr_retry;
+            self.window = (self.window + (una - before) as u32).min(WINDOW);
+            self.timing.progress(now, una, self.sent > una);
+        }
+    }
+
+    /// An answer shows that an earlier one, or its request, was lost.
+    fn implied_loss(&mut self) {
+        let una = self.una();
+        if self.dead || self.lost_at == Some(una) {
+            return;
+        }
+        self.lost_at = Some(una);
+        self.window = (self.window / 2).max(SMALL_WINDOW);
+        self.go_back(una);
+    }
+
+    fn not_ready(&mut self, now: u64, number: u64, code: u8, side: &mut impl SendSide) {
+        self.acknowledge(now, number, side);
+        if self.dead || self.timing.waits() {
+            return;
+        }
+        if self.una() != number {
+            return self.implied_loss();
+        }
+        if self.patience.rnr_retry < 7 {
+            if self.rnr_retries == 0 {
+                return self.fail_oldest(side, WcStatus::RnrRetryExcErr);
+            }
+            self.rnr_retries -= 1;
+        }
+        self.go_back(number);
+        self.timing.wait_for_receiver(now + aeth::rnr_nanos(code));
+    }
+
+    fn refused(&mut self, now: u64, number: u64, code: NakCode, side: &mut impl SendSide) {
+        self.acknowledge(now, number, side);
+        if self.dead {
+            return;
+        }
+        if self.una() != number {
+            return self.implied_loss();
+        }
+        let status = match code {
+            NakCode::PsnSequence => {
+                if self.retries == 0 {
+                    return self.fail_oldest(side, WcStatus::RetryExcErr);
+                }
+                self.retries -= 1;
+                self.lost_at = None;
+                return self.implied_loss();
+            }
+            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccess => WcStatus::RemAccessErr,
+            NakCode::RemoteOperational => WcStatus::RemOpErr,
+        };
+        self.fail_oldest(side, status);
+    }
+
+    /// A READ response or an atomic's result.
+    fn data(&mut self, now: u64, number: u64, packet: &Packet, payload: &[u8], side: &mut impl SendSide) {
+        let Some(flight) = self.flights.iter().find(|f| f.awaits_data()) else { return };
+        let (first, expected) = (flight.first, flight.first + u64::from(flight.done));
+        if number < expected {
+            return;
+        }
+        // A response acknowledges all requests before its own.
+        self.acknowledge(now, first, side);
+        if self.dead {
+            return;
+        }
+        if number > expected {
+            return self.implied_loss();
+        }
+        let Some(flight) = self.flights.front_mut().filter(|f| f.first == first && pulls(f.op.opcode)) else {
+            return;
+        };
+        let (wqe, i) = (flight.wqe, flight.done);
+        let outcome = if flight.op.opcode == WrOpcode::Read {
+            let wanted = segment::payload(flight.length, self.to.mtu, i);
+            if packet.atomic_ack.is_some() || payload.len() != wanted as usize {
+                Err(WcStatus::BadRespErr)
+            } else {
+                side.scatter(wqe, flight.offset + i * self.to.mtu, payload)
+            }
+        } else {
+            match packet.atomic_ack {
+                Some(original) => side.scatter(wqe, 0, &original.to_ne_bytes()),
+                None => Err(WcStatus::BadRespErr),
+            }
+        };
+        if let Err(status) = outcome {
+            return self.fail(side, wqe, status);
+        }
+        flight.done += 1;
+        let before = number;
+        self.retire(side);
+        self.progress(now, before);
+    }
+}

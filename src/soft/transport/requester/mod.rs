@@ -1,0 +1,295 @@
+//! The sending half of a reliable connection: requests become packets, acknowledgements become completions.
+//!
+//! Packets are counted in 64 bits from the connection's first one; only the low 24 bits, from the first PSN on, are
+//! on the wire. `una <= send <= next`: the oldest unacknowledged, the next to be sent, the first without a request.
+mod answers;
+
+use super::segment::{self, packets, payload, pulls, pushes};
+use super::timing::{Expired, Timing};
+use super::{Op, Outbox, SendSide, Settings, WINDOW};
+use crate::soft::types::{Psn, WcStatus, WrOpcode};
+use std::collections::VecDeque;
+use std::ops::ControlFlow::{self, Break, Continue};
+
+/// Packets without a request for acknowledgement in a row at most.
+const ACK_EVERY: u32 = 16;
+/// READs are asked for in pieces of this many packets, so that responses never flood this host.
+const READ_CHUNK: u32 = 32;
+
+/// How persistent a requester is (the attributes of the move to RTS).
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// The local ACK timeout's code: 4.096 us * 2^code, 0 is for ever.
+    pub timeout: u8,
+    /// Retries after timeouts and sequence errors, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after RNR NAKs, 0 to 6; 7 is for ever.
+    pub rnr_retry: u8,
+    /// READs and atomics outstanding at most.
+    pub max_rd_atomic: u8,
+}
+
+/// A request, or a piece of a READ, that has its packet numbers. Local requests have none.
+#[derive(Debug)]
+struct Flight {
+    wqe: u64,
+    op: Op,
+    first: u64,
+    packets: u32,
+    /// Where in the message it starts, and how long it is.
+    offset: u32,
+    length: u32,
+    /// Packets acknowledged, or responses taken.
+    done: u32,
+    ends_wqe: bool,
+}
+
+impl Flight {
+    fn is_done(&self) -> bool {
+        self.done == self.packets
+    }
+    fn awaits_data(&self) -> bool {
+        pulls(self.op.opcode) && !self.is_done()
+    }
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub struct Requester {
+    to: Settings,
+    patience: Patience,
+    timing: Timing,
+    flights: VecDeque<Flight>,
+    next_wqe: u64,
+    /// How far the READ `next_wqe` is cut into flights, bytes.
+    cut: u32,
+    send: u64,
+    next: u64,
+    /// Behind the youngest packet that was ever sent.
+    sent: u64,
+    window: u32,
+    unasked: u32,
+    retries: u8,
+    rnr_retries: u8,
+    /// Where the last implied loss was seen: one resend for each place.
+    lost_at: Option<u64>,
+    /// A request that failed on this side; reported when its turn comes.
+    broken: Option<(u64, WcStatus)>,
+    dead: bool,
+}
+
+impl Requester {
+    /// A half whose first request is number `wqe` of the send queue.
+    pub fn new(to: Settings, patience: Patience, wqe: u64) -> Self {
+        Self {
+            to,
+            patience,
+            timing: Timing::new(patience.timeout),
+            flights: VecDeque::new(),
+            next_wqe: wqe,
+            cut: 0,
+            send: 0,
+            next: 0,
+            sent: 0,
+            window: WINDOW,
+            unasked: 0,
+            retries: patience.retry_cnt,
+            rnr_retries: patience.rnr_retry,
+            lost_at: None,
+            broken: None,
+            dead: false,
+        }
+    }
+
+    /// When `timeout` is to be called, if at all.
+    pub fn deadline(&self) -> Option<u64> {
+        self.timing.deadline()
+    }
+
+    /// Every begun request is acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Puts what may be sent now into `out`, up to `budget` packets; true when more could be sent at once.
+    pub fn transmit(&mut self, now: u64, side: &mut impl SendSide, out: &mut Outbox, budget: usize) -> bool {
+        let limit = out.len() + budget;
+        let mut more = false;
+        while !self.dead && !self.timing.waits() {
+            if out.len() >= limit {
+                more = true;
+                break;
+            }
+            let step = if self.send == self.next { self.begin(side) } else { self.send_one(now, side, out) };
+            if step.is_break() {
+                break;
+            }
+        }
+        if !self.dead && !self.timing.waits() && self.sent > self.una() {
+            self.timing.start(now);
+        }
+        more
+    }
+
+    /// What was waited for at `deadline` did not come; `transmit` then goes on.
+    pub fn timeout(&mut self, now: u64, side: &mut impl SendSide) {
+        match self.timing.expired(now) {
+            Some(Expired::Timeout) if self.retries == 0 => {
+                return self.fail_oldest(side, WcStatus::RetryExcErr);
+            }
+            Some(Expired::Timeout) => self.retries -= 1,
+            Some(Expired::Probe) => {}
+            Some(Expired::Rnr) | None => return,
+        }
+        // One packet first: its answer tells what else is missing.
+        self.window = 1;
+        self.lost_at = None;
+        self.go_back(self.una());
+    }
+
+    /// Gives the next request its packet numbers; breaks when there is none, or it has to wait.
+    fn begin(&mut self, side: &mut impl SendSide) -> ControlFlow<()> {
+        let waits_for_local = self.flights.back().is_some_and(|f| f.packets == 0);
+        if self.broken.is_some() || waits_for_local {
+            return Break(());
+        }
+        let wqe = self.next_wqe;
+        let Some(op) = side.op(wqe) else { return Break(()) };
+        let pulling = self.flights.iter().filter(|f| f.awaits_data()).count();
+        // Pieces of one READ count one by one: each takes a place among the responder's resources.
+        if (op.fence && self.cut == 0 && pulling > 0)
+            || (pulls(op.opcode) && pulling >= self.patience.max_rd_atomic.max(1) as usize)
+        {
+            return Break(());
+        }
+        if pulls(op.opcode) && self.patience.max_rd_atomic == 0 {
+            self.broken = Some((wqe, WcStatus::LocQpOpErr));
+            self.retire(side);
+            return Break(());
+        }
+        let (offset, length) = match op.opcode {
+            WrOpcode::Read => (self.cut, (op.length - self.cut).min(READ_CHUNK * self.to.mtu)),
+            _ => (0, op.length),
+        };
+        let count = match op.opcode {
+            WrOpcode::CmpSwap | WrOpcode::FetchAdd => 1,
+            opcode if pushes(opcode) || pulls(opcode) => packets(length, self.to.mtu),
+            _ => 0,
+        };
+        let ends_wqe = op.opcode != WrOpcode::Read || offset + length == op.length;
+        self.cut = if ends_wqe { 0 } else { offset + length };
+        self.next_wqe += u64::from(ends_wqe);
+        self.flights.push_back(Flight {
+            wqe,
+            op,
+            first: self.next,
+            packets: count,
+            offset,
+            length,
+            done: 0,
+            ends_wqe,
+        });
+        self.next += u64::from(count);
+        self.retire(side);
+        Continue(())
+    }
+
+    /// Sends the packet at `send`; breaks when the window is full or a request is broken.
+    fn send_one(&mut self, now: u64, side: &mut impl SendSide, out: &mut Outbox) -> ControlFlow<()> {
+        let Some(flight) = self.flights.iter().rev().find(|f| f.first <= self.send) else { return Break(()) };
+        if self.broken.is_some_and(|(wqe, _)| flight.wqe >= wqe) {
+            return Break(());
+        }
+        let i = (self.send - flight.first) as u32;
+        let in_flight = (self.send - self.una()) as u32;
+        let psn = self.psn(self.send);
+        let (takes, asks);
+        if pulls(flight.op.opcode) {
+            takes = flight.packets - i;
+            asks = true;
+            if in_flight > 0 && in_flight + takes > self.window {
+                return Break(());
+            }
+            let packet = if flight.op.opcode == WrOpcode::Read {
+                let at = i * self.to.mtu;
+                segment::read_packet(&flight.op, &self.to, psn, flight.offset + at, flight.length - at)
+            } else {
+                segment::atomic_packet(&flight.op, &self.to, psn)
+            };
+            out.push(&packet, 0);
+        } else {
+            takes = 1;
+            if in_flight >= self.window {
+                return Break(());
+            }
+            asks = i + 1 == flight.packets || self.unasked + 1 >= ACK_EVERY || in_flight + 1 >= self.window;
+            let mut packet = segment::push_packet(&flight.op, &self.to, psn, i, flight.packets);
+            packet.bth.ack_req = asks;
+            let bytes = out.push(&packet, payload(flight.length, self.to.mtu, i) as usize);
+            let wqe = flight.wqe;
+            if let Err(status) = side.gather(wqe, i * self.to.mtu, bytes) {
+                out.retract();
+                self.broken = Some((wqe, status));
+                self.retire(side);
+                return Break(());
+            }
+        }
+        if asks && self.send >= self.sent {
+            self.timing.time(self.send, now);
+        }
+        self.unasked = if asks { 0 } else { self.unasked + 1 };
+        self.send += u64::from(takes);
+        self.sent = self.sent.max(self.send);
+        Continue(())
+    }
+
+    /// The oldest packet that is not acknowledged.
+    fn una(&self) -> u64 {
+        self.flights.front().map_or(self.next, |f| f.first + u64::from(f.done))
+    }
+
+    fn psn(&self, number: u64) -> Psn {
+        self.to.psn.plus(number as u32)
+    }
+
+    /// Sends from packet `to` on again.
+    fn go_back(&mut self, to: u64) {
+        self.send = to.max(self.una());
+        self.unasked = 0;
+        self.timing.forget_sample();
+    }
+
+    /// Completes what is done at the front, and reports a broken request whose turn has come.
+    fn retire(&mut self, side: &mut impl SendSide) {
+        loop {
+            let front = self.flights.front();
+            if let Some((wqe, status)) = self.broken
+                && front.is_none_or(|f| f.wqe >= wqe)
+            {
+                return self.fail(side, wqe, status);
+            }
+            if !front.is_some_and(Flight::is_done) {
+                break;
+            }
+            if let Some(flight) = self.flights.pop_front()
+                && flight.ends_wqe
+            {
+                side.complete(flight.wqe);
+            }
+        }
+        self.send = self.send.max(self.una());
+    }
+
+    fn fail_oldest(&mut self, side: &mut impl SendSide, status: WcStatus) {
+        if let Some(wqe) = self.flights.front().map(|f| f.wqe) {
+            self.fail(side, wqe, status);
+        }
+    }
+
+    fn fail(&mut self, side: &mut impl SendSide, wqe: u64, status: WcStatus) {
+        self.dead = true;
+        self.flights.clear();
+        self.timing.stop();
+        side.fail(wqe, status);
+    }
+}

@@ -1,0 +1,311 @@
+//! The receiving half of a reliable connection: packets in order become requests, answers become packets.
+use super::replies::{Replies, Reply};
+use super::segment::packets;
+use super::{Arrival, End, Outbox, ReceiveSide, Refusal, Settings};
+use crate::soft::types::{MAX_MESSAGE, Psn, WrOpcode};
+use crate::soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Syndrome};
+
+/// The message whose packets are arriving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Open {
+    Nothing,
+    Send,
+    Write,
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub struct Responder {
+    from: Settings,
+    max_dest_rd_atomic: u8,
+    /// The code of the time that an RNR NAK asks to wait.
+    rnr_timer: u8,
+    expected: Psn,
+    msn: u32,
+    open: Open,
+    /// The last packet's bytes are placed, and only its receive is missing.
+    waits_for_receive: bool,
+    /// A NAK is out: later packets are dropped in silence until the expected one comes.
+    nak_sent: bool,
+    replies: Replies,
+    dead: bool,
+}
+
+impl Responder {
+    /// A half that expects the packet `from.psn` first. `rnr_timer` is a code of IBA table 46.
+    pub fn new(from: Settings, max_dest_rd_atomic: u8, rnr_timer: u8) -> Self {
+        Self {
+            from,
+            max_dest_rd_atomic,
+            rnr_timer,
+            expected: from.psn,
+            msn: 0,
+            open: Open::Nothing,
+            waits_for_receive: false,
+            nak_sent: false,
+            replies: Replies::new(max_dest_rd_atomic),
+            dead: false,
+        }
+    }
+
+    /// Changes the time that RNR NAKs ask for (`IBV_QP_MIN_RNR_TIMER`).
+    pub fn set_rnr_timer(&mut self, code: u8) {
+        self.rnr_timer = code;
+    }
+
+    /// Answers wait to be sent.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Takes a request packet; the answer comes by `transmit`.
+    pub fn receive(&mut self, packet: &Packet, payload: &[u8], side: &mut impl ReceiveSide) {
+        if self.dead || packet.bth.opcode.transport != self.from.transport {
+            return;
+        }
+        let psn = packet.bth.psn;
+        match psn.since(self.expected) {
+            0 => {
+                self.nak_sent = false;
+                let before = self.expected;
+                if let Err(refusal) = self.in_order(packet, payload, side) {
+                    self.refuse(psn, refusal);
+                } else if packet.bth.ack_req && self.expected != before {
+                    self.acknowledge(packet.bth.opcode.operation);
+                }
+            }
+            1.. if !self.nak_sent => {
+                self.nak_sent = true;
+                self.nak(self.expected, Syndrome::Nak(NakCode::PsnSequence));
+            }
+            1.. => {}
+            _ => self.repeated(packet),
+        }
+    }
+
+    /// Puts answers into `out`, up to `budget` packets; true when more could be sent at once.
+    pub fn transmit(&mut self, side: &mut impl ReceiveSide, out: &mut Outbox, budget: usize) -> bool {
+        let limit = out.len() + budget;
+        while out.len() < limit {
+            let Some(reply) = self.replies.front_mut() else { return false };
+            let done = match reply {
+                Reply::Ack { psn, syndrome, msn } => {
+                    out.push(&answer(&self.from, Operation::Acknowledge, *psn, *syndrome, *msn), 0);
+                    true
+                }
+                Reply::Atomic { psn, original, msn } => {
+                    let packet = answer(&self.from, Operation::AtomicAcknowledge, *psn, Syndrome::Ack, *msn);
+                    out.push(&Packet { atomic_ack: Some(*original), ..packet }, 0);
+                    true
+                }
+                Reply::Read { psn, rkey, va, left, started, msn } => {
+                    let n = (*left).min(self.from.mtu);
+                    let operation = match (*started, *left == n) {
+                        (false, true) => Operation::ReadResponseOnly,
+                        (false, false) => Operation::ReadResponseFirst,
+                        (true, false) => Operation::ReadResponseMiddle,
+                        (true, true) => Operation::ReadResponseLast,
+                    };
+                    let bytes =
+                        out.push(&answer(&self.from, operation, *psn, Syndrome::Ack, *msn), n as usize);
+                    if let Err(refusal) = side.read(*rkey, *va, bytes) {
+                        let at = *psn;
+                        out.retract();
+                        self.replies.clear();
+                        self.refuse(at, refusal);
+                        continue;
+                    }
+                    *psn = psn.plus(1);
+                    *va = va.wrapping_add(u64::from(n));
+                    *left -= n;
+                    *started = true;
+                    *left == 0
+                }
+            };
+            if done {
+                self.replies.pop();
+            }
+        }
+        !self.replies.is_empty()
+    }
+
+    fn in_order(
+        &mut self,
+        packet: &Packet,
+        payload: &[u8],
+        side: &mut impl ReceiveSide,
+    ) -> Result<(), Refusal> {
+        let operation = packet.bth.opcode.operation;
+        if !self.is_proper(packet, payload.len()) {
+            side.violated();
+            return Err(Refusal::Invalid);
+        }
+        if operation.is_send() || operation.is_write() {
+            return self.push(packet, payload, side);
+        }
+        if self.max_dest_rd_atomic == 0 || self.replies.data() >= usize::from(self.max_dest_rd_atomic) {
+            side.violated();
+            return Err(Refusal::Invalid);
+        }
+        let psn = packet.bth.psn;
+        if let Some(reth) = packet.reth {
+            let arrival =
+                Arrival { total: Some(reth.length), ..arrival(packet, WrOpcode::Read, reth.va, reth.rkey) };
+            side.check_read(&arrival)?;
+            self.msn = next(self.msn);
+            self.expected = psn.plus(packets(reth.length, self.from.mtu));
+            self.replies.push(read_reply(psn, packet, self.msn));
+        } else if let Some(eth) = packet.atomic_eth {
+            let opcode = if operation == Operation::CmpSwap { WrOpcode::CmpSwap } else { WrOpcode::FetchAdd };
+            let operands = match opcode {
+                WrOpcode::CmpSwap => (eth.compare, eth.swap_or_add),
+                _ => (eth.swap_or_add, 0),
+            };
+            let arrival = arrival(packet, opcode, eth.va, eth.rkey);
+            let original = side.atomic(&Arrival {
+                total: Some(8),
+                compare_add: operands.0,
+                swap: operands.1,
+                ..arrival
+            })?;
+            self.msn = next(self.msn);
+            self.expected = psn.plus(1);
+            self.replies.keep(psn, original);
+            self.replies.push(Reply::Atomic { psn, original, msn: self.msn });
+        }
+        Ok(())
+    }
+
+    /// A packet of a SEND or WRITE.
+    fn push(&mut self, packet: &Packet, payload: &[u8], side: &mut impl ReceiveSide) -> Result<(), Refusal> {
+        let operation = packet.bth.opcode.operation;
+        if !self.waits_for_receive {
+            if operation.starts() {
+                side.begin(&push_arrival(packet, payload.len()))?;
+                self.open = if operation.is_send() { Open::Send } else { Open::Write };
+            }
+            if !payload.is_empty() {
+                side.place(payload)?;
+            }
+        }
+        if operation.ends() {
+            let end = End { imm: packet.imm, invalidate: packet.ieth, solicited: packet.bth.solicited };
+            let finished = side.finish(end);
+            self.waits_for_receive = finished == Err(Refusal::NotReady);
+            finished?;
+            self.open = Open::Nothing;
+            self.msn = next(self.msn);
+        }
+        self.expected = self.expected.plus(1);
+        Ok(())
+    }
+
+    /// The packet's place in its message and its length are as they must be.
+    fn is_proper(&self, packet: &Packet, payload: usize) -> bool {
+        let operation = packet.bth.opcode.operation;
+        let mtu = self.from.mtu as usize;
+        let place = match self.open {
+            _ if self.waits_for_receive => operation.ends(),
+            Open::Nothing => operation.starts(),
+            Open::Send => operation.is_send() && !operation.starts(),
+            Open::Write => operation.is_write() && !operation.starts(),
+        };
+        let length = if operation.is_full() {
+            payload == mtu
+        } else if !operation.has_payload() {
+            payload == 0
+        } else {
+            payload <= mtu && (operation.starts() || payload > 0)
+        };
+        let total = packet.reth.is_none_or(|r| r.length <= MAX_MESSAGE);
+        let only = !(operation.is_write() && operation.starts() && operation.ends())
+            || packet.reth.is_some_and(|r| r.length as usize == payload);
+        place && length && total && only
+    }
+
+    fn acknowledge(&mut self, operation: Operation) {
+        // READs and atomics are acknowledged by their data.
+        if operation.is_send() || operation.is_write() {
+            self.replies.acknowledge(self.expected.plus(0xff_ffff), self.msn);
+        }
+    }
+
+    /// A packet that was carried out before: its answer may have been lost.
+    fn repeated(&mut self, packet: &Packet) {
+        let psn = packet.bth.psn;
+        match packet.bth.opcode.operation {
+            Operation::ReadRequest => {
+                let Some(reth) = packet.reth.filter(|r| r.length <= MAX_MESSAGE) else { return };
+                let until = psn.plus(packets(reth.length, self.from.mtu));
+                if until.since(self.expected) <= 0 && self.max_dest_rd_atomic > 0 {
+                    self.replies.repeat(read_reply(psn, packet, self.msn), until);
+                }
+            }
+            Operation::CmpSwap | Operation::FetchAdd => {
+                if let Some(original) = self.replies.kept(psn) {
+                    self.replies.repeat(Reply::Atomic { psn, original, msn: self.msn }, psn.plus(1));
+                }
+            }
+            operation if operation.is_response() => {}
+            operation => self.acknowledge(operation),
+        }
+    }
+
+    fn refuse(&mut self, psn: Psn, refusal: Refusal) {
+        let syndrome = match refusal {
+            Refusal::NotReady => {
+                // What follows arrives too early; the requester comes back to this packet.
+                self.nak_sent = true;
+                Syndrome::Rnr(self.rnr_timer)
+            }
+            Refusal::Invalid => Syndrome::Nak(NakCode::InvalidRequest),
+            Refusal::Access => Syndrome::Nak(NakCode::RemoteAccess),
+            Refusal::Operational => Syndrome::Nak(NakCode::RemoteOperational),
+        };
+        self.dead = refusal != Refusal::NotReady;
+        self.nak(psn, syndrome);
+    }
+
+    fn nak(&mut self, psn: Psn, syndrome: Syndrome) {
+        self.replies.push(Reply::Ack { psn, syndrome, msn: self.msn });
+    }
+}
+
+fn next(msn: u32) -> u32 {
+    (msn + 1) & 0xff_ffff
+}
+
+fn answer(to: &Settings, operation: Operation, psn: Psn, syndrome: Syndrome, msn: u32) -> Packet {
+    let packet = Packet::new(Bth::new(Opcode::new(to.transport, operation), to.remote_qpn, psn));
+    let aeth = (operation != Operation::ReadResponseMiddle).then_some(Aeth { syndrome, msn });
+    Packet { aeth, ..packet }
+}
+
+fn read_reply(psn: Psn, packet: &Packet, msn: u32) -> Reply {
+    let (rkey, va, left) = packet.reth.map_or_else(Default::default, |r| (r.rkey, r.va, r.length));
+    Reply::Read { psn, rkey, va, left, started: false, msn }
+}
+
+fn arrival(packet: &Packet, opcode: WrOpcode, remote_addr: u64, rkey: crate::soft::types::Key) -> Arrival {
+    let srqn = packet.srqn.unwrap_or(0);
+    Arrival { opcode, total: None, remote_addr, rkey, compare_add: 0, swap: 0, srqn }
+}
+
+/// What the first packet of a SEND or WRITE tells.
+pub(super) fn push_arrival(packet: &Packet, payload: usize) -> Arrival {
+    let operation = packet.bth.opcode.operation;
+    let opcode = match operation {
+        Operation::WriteOnlyImm => WrOpcode::WriteImm,
+        Operation::SendOnlyImm => WrOpcode::SendImm,
+        Operation::SendOnlyInv => WrOpcode::SendInv,
+        o if o.is_write() => WrOpcode::Write,
+        _ => WrOpcode::Send,
+    };
+    match packet.reth {
+        Some(reth) => Arrival { total: Some(reth.length), ..arrival(packet, opcode, reth.va, reth.rkey) },
+        None => {
+            let total = operation.ends().then_some(payload as u32);
+            Arrival { total, ..arrival(packet, opcode, 0, Default::default()) }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! How a message is cut into packets: counts, offsets, operations and headers.
+use super::{Op, Settings};
+use crate::soft::types::{Key, Psn, WrOpcode};
+use crate::soft::wire::{AtomicEth, Bth, Opcode, Operation, Packet, Reth, Transport};
+
+/// Packets of `length` bytes: at least one.
+pub(super) const fn packets(length: u32, mtu: u32) -> u32 {
+    if length == 0 { 1 } else { length.div_ceil(mtu) }
+}
+
+/// Bytes of packet `i` of `length` bytes.
+pub(super) const fn payload(length: u32, mtu: u32, i: u32) -> u32 {
+    let left = length - i * mtu;
+    if left < mtu { left } else { mtu }
+}
+
+/// Travels as SEND or WRITE: payload goes out, acknowledgements come back.
+pub(super) const fn pushes(opcode: WrOpcode) -> bool {
+    use WrOpcode::*;
+    matches!(opcode, Send | SendImm | SendInv | Write | WriteImm)
+}
+
+/// Is answered with data.
+pub(super) const fn pulls(opcode: WrOpcode) -> bool {
+    matches!(opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd)
+}
+
+/// The operation of a SEND's or WRITE's packet by its place.
+fn operation(opcode: WrOpcode, first: bool, last: bool) -> Operation {
+    use Operation::*;
+    let table = match opcode {
+        WrOpcode::Send => [SendMiddle, SendLast, SendFirst, SendOnly],
+        WrOpcode::SendImm => [SendMiddle, SendLastImm, SendFirst, SendOnlyImm],
+        WrOpcode::SendInv => [SendMiddle, SendLastInv, SendFirst, SendOnlyInv],
+        WrOpcode::Write => [WriteMiddle, WriteLast, WriteFirst, WriteOnly],
+        _ => [WriteMiddle, WriteLastImm, WriteFirst, WriteOnlyImm],
+    };
+    table[usize::from(first) * 2 + usize::from(last)]
+}
+
+/// Headers of packet `i` of `count` of a SEND or WRITE.
+pub(super) fn push_packet(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) -> Packet {
+    let (first, last) = (i == 0, i + 1 == count);
+    let mut packet = request(operation(op.opcode, first, last), op, to, psn);
+    if first && matches!(op.opcode, WrOpcode::Write | WrOpcode::WriteImm) {
+        packet.reth = Some(Reth { va: op.remote_addr, rkey: op.rkey, length: op.length });
+    }
+    if last {
+        match op.opcode {
+            WrOpcode::SendImm | WrOpcode::WriteImm => packet.imm = Some(op.imm),
+            WrOpcode::SendInv => packet.ieth = Some(Key(op.imm)),
+            _ => {}
+        }
+        packet.bth.solicited = op.solicited && op.opcode != WrOpcode::Write;
+    }
+    packet
+}
+
+/// A READ request for `length` bytes from `offset` of the message.
+pub(super) fn read_packet(op: &Op, to: &Settings, psn: Psn, offset: u32, length: u32) -> Packet {
+    let reth = Reth { va: op.remote_addr.wrapping_add(u64::from(offset)), rkey: op.rkey, length };
+    let packet = request(Operation::ReadRequest, op, to, psn);
+    Packet { reth: Some(reth), bth: Bth { ack_req: true, ..packet.bth }, ..packet }
+}
+
+/// A compare-and-swap or fetch-and-add.
+pub(super) fn atomic_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
+    let (operation, swap_or_add, compare) = match op.opcode {
+        WrOpcode::CmpSwap => (Operation::CmpSwap, op.swap, op.compare_add),
+        _ => (Operation::FetchAdd, op.compare_add, 0),
+    };
+    let eth = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_or_add, compare };
+    let packet = request(operation, op, to, psn);
+    Packet { atomic_eth: Some(eth), bth: Bth { ack_req: true, ..packet.bth }, ..packet }
+}
+
+fn request(operation: Operation, op: &Op, to: &Settings, psn: Psn) -> Packet {
+    let packet = Packet::new(Bth::new(Opcode::new(to.transport, operation), to.remote_qpn, psn));
+    Packet { srqn: (to.transport == Transport::Xrc).then_some(op.srqn), ..packet }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_at_the_mtu() {
+        assert_eq!((packets(0, 1024), packets(1024, 1024), packets(1025, 1024)), (1, 1, 2));
+        assert_eq!((payload(1025, 1024, 0), payload(1025, 1024, 1), payload(0, 1024, 0)), (1024, 1, 0));
+        assert_eq!(packets(1 << 31, 256), 1 << 23);
+        assert_eq!(payload(1 << 31, 256, (1 << 23) - 1), 256);
+    }
+
+    #[test]
+    fn operations_follow_the_place() {
+        assert_eq!(operation(WrOpcode::SendInv, false, true), Operation::SendLastInv);
+        assert_eq!(operation(WrOpcode::WriteImm, true, true), Operation::WriteOnlyImm);
+        assert_eq!(operation(WrOpcode::Write, true, false), Operation::WriteFirst);
+        assert_eq!(operation(WrOpcode::SendImm, false, false), Operation::SendMiddle);
+    }
+}

@@ -1,0 +1,202 @@
+//! Single rules of reliable connections: who waits how long, counts what, and fails how.
+use super::*;
+use crate::soft::wire::{NakCode, Operation, Syndrome};
+
+const PATIENCE: Patience = Patience { timeout: 14, retry_cnt: 3, rnr_retry: 2, max_rd_atomic: 2 };
+const TIMEOUT: u64 = 4096 << 14;
+
+fn is(operation: Operation) -> impl Fn(&Packet) -> bool {
+    move |p| p.bth.opcode.operation == operation
+}
+
+fn nak(code: NakCode) -> impl Fn(&Packet) -> bool {
+    move |p| p.aeth.is_some_and(|a| a.syndrome == Syndrome::Nak(code))
+}
+
+#[test]
+fn silence_ends_in_retry_exceeded_after_the_configured_time() {
+    let mut net = Net::new(1, PATIENCE);
+    net.faults.lose = 100;
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 3000]);
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![2; 10]);
+    while net.hosts[0].sends.done.is_empty() && net.step(1 << 40) {}
+    assert_eq!(net.hosts[0].sends.done, [(0, WcStatus::RetryExcErr)]);
+    assert_eq!(net.now, 4 * TIMEOUT, "the first try and three retries");
+    assert!(!net.step(1 << 40), "a failed requester wants nothing");
+}
+
+#[test]
+fn missing_receive_is_retried_as_often_as_configured() {
+    let mut net = Net::new(2, PATIENCE);
+    net.hosts[1].responder.set_rnr_timer(18);
+    net.hosts[1].receives.posted = 0;
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 100]);
+    net.run(1 << 40);
+    assert_eq!(net.hosts[0].sends.done, [(0, WcStatus::RnrRetryExcErr)]);
+    assert_eq!(net.count(0, is(Operation::SendOnly)), 3);
+    let times: Vec<u64> = net.sent.iter().filter(|s| s.1 == 0).map(|s| s.0).collect();
+    assert!(times.windows(2).all(|w| w[1] - w[0] >= 4_096_000), "4.096 ms apart at least: {times:?}");
+}
+
+#[test]
+fn late_receive_lets_the_send_through() {
+    for opcode in [WrOpcode::Send, WrOpcode::WriteImm] {
+        let mut net = Net::new(3, Patience { rnr_retry: 7, ..PATIENCE });
+        net.hosts[1].receives.posted = 0;
+        net.hosts[0].sends.post(opcode, 0, (0..1000).map(|i| i as u8).collect());
+        assert!(!net.run(5 * MS));
+        net.hosts[1].receives.posted = 1;
+        assert!(net.run(10 * MS));
+        assert_eq!(net.hosts[1].receives.arrived[0].0.len(), 1000, "{opcode:?}");
+    }
+}
+
+#[test]
+fn lost_packet_costs_one_nak_and_a_resend_from_there() {
+    let mut net = Net::new(4, PATIENCE);
+    // The third packet, once.
+    net.filter = Some(|net, from, p| {
+        from == 0
+            && net.count(0, is(Operation::SendMiddle)) == 2
+            && p.bth.opcode.operation == Operation::SendMiddle
+    });
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![9; 10 * MTU as usize]);
+    assert!(net.run(MS), "repaired by the NAK, before any timer");
+    assert_eq!(net.count(1, nak(NakCode::PsnSequence)), 1);
+    assert_eq!(net.count(0, |_| true), 10 + 8);
+}
+
+#[test]
+fn lost_tail_is_repaired_by_a_probe_long_before_the_timeout() {
+    let mut net = Net::new(5, PATIENCE);
+    net.filter = Some(|net, from, _| from == 0 && net.sent.len() == 4);
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![9; 4 * MTU as usize]);
+    assert!(net.run(TIMEOUT / 4));
+    assert_eq!(net.hosts[1].receives.arrived.len(), 1);
+}
+
+#[test]
+fn lost_ack_of_a_read_between_writes_changes_nothing_twice() {
+    // WRITE, READ, WRITE, of which the READ's response is lost: the ACK of the second WRITE shows it.
+    let mut net = Net::new(6, PATIENCE);
+    net.filter = Some(|net, from, p| {
+        from == 1
+            && p.bth.opcode.operation == Operation::ReadResponseOnly
+            && net.count(1, is(Operation::ReadResponseOnly)) == 1
+    });
+    net.hosts[0].sends.post(WrOpcode::Write, 0, vec![1; 100]);
+    net.hosts[0].sends.post(WrOpcode::Read, 0, vec![0; 100]);
+    net.hosts[0].sends.post(WrOpcode::Write, 200, vec![3; 100]);
+    assert!(net.run(MS), "repaired by the implied NAK");
+    assert_eq!(net.hosts[0].sends.requests[1].1, vec![1; 100]);
+    assert_eq!(net.hosts[1].receives.memory[200..300], [3; 100]);
+}
+
+#[test]
+fn read_restarts_in_the_middle() {
+    let mut net = Net::new(7, PATIENCE);
+    // The third response packet, once.
+    net.filter = Some(|net, from, p| {
+        from == 1
+            && p.bth.opcode.operation == Operation::ReadResponseMiddle
+            && net.count(1, is(Operation::ReadResponseMiddle)) == 2
+    });
+    net.hosts[0].sends.post(WrOpcode::Read, 77, vec![0; 10 * MTU as usize]);
+    assert!(net.run(MS));
+    let requests: Vec<_> = net.sent.iter().filter(|s| s.1 == 0).map(|s| s.2.reth.unwrap()).collect();
+    assert_eq!(requests.len(), 2);
+    assert_eq!((requests[1].va, requests[1].length), (77 + 2 * 256, 8 * 256));
+    assert!(net.hosts[0].sends.requests[0].1 == net.hosts[1].receives.memory[77..77 + 2560]);
+}
+
+#[test]
+fn lost_result_of_an_atomic_is_replayed_not_repeated() {
+    for opcode in [WrOpcode::FetchAdd, WrOpcode::CmpSwap] {
+        let mut net = Net::new(8, PATIENCE);
+        net.hosts[1].receives.memory[..8].copy_from_slice(&1u64.to_ne_bytes());
+        net.filter = Some(|net, from, _| from == 1 && net.count(1, is(Operation::AtomicAcknowledge)) == 1);
+        net.hosts[0].sends.post(opcode, 0, vec![0; 8]);
+        assert!(net.run(TIMEOUT / 2));
+        assert_eq!(net.hosts[0].sends.requests[0].1, 1u64.to_ne_bytes());
+        let after = if opcode == WrOpcode::FetchAdd { 2u64 } else { 99 };
+        assert_eq!(net.hosts[1].receives.memory[..8], after.to_ne_bytes());
+    }
+}
+
+#[test]
+fn refusals_fail_the_request_with_their_own_status() {
+    let access = |net: &mut Net| net.hosts[0].sends.requests[1].0.rkey = Key(1);
+    let operational = |net: &mut Net| net.hosts[1].receives.refuse = true;
+    type Case = (WrOpcode, fn(&mut Net), WcStatus);
+    let cases: [Case; 4] = [
+        (WrOpcode::Write, access, WcStatus::RemAccessErr),
+        (WrOpcode::Read, access, WcStatus::RemAccessErr),
+        (WrOpcode::FetchAdd, access, WcStatus::RemAccessErr),
+        (WrOpcode::Send, operational, WcStatus::RemOpErr),
+    ];
+    for (opcode, spoil, status) in cases {
+        let mut net = Net::new(9, PATIENCE);
+        net.hosts[0].sends.post(WrOpcode::Read, 0, vec![0; 600]);
+        net.hosts[0].sends.post(opcode, 0, vec![0; 8]);
+        net.hosts[0].sends.post(WrOpcode::Read, 0, vec![0; 8]);
+        spoil(&mut net);
+        while net.hosts[0].sends.done.iter().all(|d| d.1 == WcStatus::Success) && net.step(1 << 40) {}
+        assert_eq!(net.hosts[0].sends.done, [(0, WcStatus::Success), (1, status)], "{opcode:?}");
+    }
+}
+
+#[test]
+fn no_more_reads_and_atomics_are_outstanding_than_agreed() {
+    let mut net = Net::new(10, PATIENCE);
+    for i in 0..8 {
+        net.hosts[0].sends.post(WrOpcode::Read, i * 100, vec![0; 100]);
+    }
+    net.pump();
+    assert_eq!(net.sent.len(), 2);
+    assert!(net.run(MS));
+    let mut none = Net::new(10, Patience { max_rd_atomic: 0, ..PATIENCE });
+    none.hosts[0].sends.post(WrOpcode::Read, 0, vec![0; 100]);
+    assert!(none.run(MS));
+    assert_eq!(none.hosts[0].sends.done, [(0, WcStatus::LocQpOpErr)]);
+}
+
+#[test]
+fn bad_local_memory_fails_in_its_turn() {
+    let mut net = Net::new(11, PATIENCE);
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 1000]);
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![2; 1000]);
+    net.hosts[0].sends.bad_source = Some(1);
+    assert!(net.run(MS));
+    assert_eq!(net.hosts[0].sends.done, [(0, WcStatus::Success), (1, WcStatus::LocProtErr)]);
+}
+
+#[test]
+fn window_and_acknowledgement_requests_keep_their_bounds() {
+    let mut net = Net::new(12, PATIENCE);
+    net.hosts[0].sends.post(WrOpcode::Write, 0, vec![1; 200 * MTU as usize]);
+    net.pump();
+    assert_eq!(net.sent.len(), super::super::WINDOW as usize);
+    let asking: Vec<usize> = (0..64).filter(|&i| net.sent[i].2.bth.ack_req).collect();
+    assert_eq!(asking, [15, 31, 47, 63]);
+    assert!(net.run(MS));
+    assert_eq!(net.count(0, |_| true), 200);
+}
+
+#[test]
+fn packets_out_of_place_are_refused_as_invalid() {
+    let mut net = Net::new(13, PATIENCE);
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 1000]);
+    let mut out = Outbox::new();
+    let host = &mut net.hosts[0];
+    host.requester.transmit(0, &mut host.sends, &mut out, 16);
+    // The first packet as a middle one.
+    let mut bytes = out.iter().next().unwrap().to_vec();
+    bytes[0] = Operation::SendMiddle as u8;
+    icrc::seal(&addresses(0), &mut bytes);
+    net.deliver(1, &bytes);
+    let host = &mut net.hosts[1];
+    out.clear();
+    host.responder.transmit(&mut host.receives, &mut out, 16);
+    let (packet, _) = Packet::parse(out.iter().next().unwrap()).unwrap();
+    assert_eq!(packet.aeth.unwrap().syndrome, Syndrome::Nak(NakCode::InvalidRequest));
+}
