@@ -29,6 +29,7 @@ macro_rules! consts {
 }
 
 mod ah;
+mod compat_1_0;
 mod consts_device;
 mod consts_object;
 mod consts_queue;
@@ -47,6 +48,7 @@ mod wq;
 mod wr;
 
 pub use ah::*;
+pub use compat_1_0::*;
 pub use consts_device::*;
 pub use consts_object::*;
 pub use consts_queue::*;

@@ -2,6 +2,8 @@
 mod absent;
 mod ah;
 mod compat_1_0;
+mod compat_1_0_post;
+mod compat_1_0_queue;
 mod counter;
 mod cq;
 mod device;
