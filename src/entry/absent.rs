@@ -1,5 +1,4 @@
-//! Names that have no implementation yet: each says EOPNOTSUPP by its own convention. A line leaves this table when a
-//! real function takes the name over.
+//! What exported names do that have no implementation yet: each says EOPNOTSUPP by its own convention.
 use crate::sys::errno::Errno;
 
 /// Returns NULL and stores EOPNOTSUPP.
@@ -21,8 +20,3 @@ pub(super) extern "C" fn minus() -> i32 {
 
 /// Does nothing.
 pub(super) extern "C" fn void() {}
-
-/// Returns 0, the "no" of its function.
-pub(super) extern "C" fn zero() -> u64 {
-    0
-}

@@ -10,11 +10,7 @@ use std::{
 };
 
 use super::{ah, compat_1_0_post as post, device, mr, pd, query};
-use crate::{
-    abi::*,
-    core::query as core_query,
-    sys::{errno::Errno, lock::Lock},
-};
+use crate::{abi::*, core::query as core_query, sys::lock::Lock};
 
 export!(get_device_list => "ibv_get_device_list" @ "IBVERBS_1.0");
 export!(free_device_list => "ibv_free_device_list" @ "IBVERBS_1.0");
@@ -154,7 +150,12 @@ unsafe extern "C" fn query_port(ctx: *mut ibv_context_1_0, port: u8, attr: *mut 
     unsafe { core_query::ibv_query_port((*ctx).real_context, port, attr) }
 }
 
-unsafe extern "C" fn query_gid(ctx: *mut ibv_context_1_0, port: u8, index: c_int, gid: *mut ibv_gid) -> c_int {
+unsafe extern "C" fn query_gid(
+    ctx: *mut ibv_context_1_0,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
     // SAFETY: see `get_device_name`.
     unsafe { query::ibv_query_gid((*ctx).real_context, port, index, gid) }
 }
@@ -184,7 +185,12 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd_1_0) -> c_int {
     unsafe { unwrap_if_gone(pd::ibv_dealloc_pd((*pd).real_pd), pd) }
 }
 
-unsafe extern "C" fn reg_mr(pd: *mut ibv_pd_1_0, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr_1_0 {
+unsafe extern "C" fn reg_mr(
+    pd: *mut ibv_pd_1_0,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr_1_0 {
     // SAFETY: see `get_device_name`.
     unsafe {
         let real = mr::ibv_reg_mr((*pd).real_pd, addr, length, access);

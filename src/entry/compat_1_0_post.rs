@@ -175,9 +175,12 @@ impl Request for ibv_send_wr_1_0 {
                 _ if qp_type == IBV_QPT_UD => {
                     let ud = self.wr.ud;
                     let ah = ud.ah.as_ref().map_or(ptr::null_mut(), |ah| ah.real_ah);
-                    real.wr.ud = ibv_send_wr_ud { ah, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
+                    real.wr.ud =
+                        ibv_send_wr_ud { ah, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
                 }
-                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => real.wr.rdma = self.wr.rdma,
+                IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ => {
+                    real.wr.rdma = self.wr.rdma
+                }
                 IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => real.wr.atomic = self.wr.atomic,
                 _ => {}
             }
@@ -197,7 +200,12 @@ mod tests {
     /// Posts a list of `count` receives of which number `refuse` is refused; the ids that were seen, and the id of `bad`.
     fn run(count: usize, refuse: usize) -> (Vec<u64>, u64) {
         let mut list: Vec<ibv_recv_wr_1_0> = (0..count)
-            .map(|i| ibv_recv_wr_1_0 { wr_id: i as u64, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 })
+            .map(|i| ibv_recv_wr_1_0 {
+                wr_id: i as u64,
+                next: ptr::null_mut(),
+                sg_list: ptr::null_mut(),
+                num_sge: 0,
+            })
             .collect();
         for i in 1..count {
             list[i - 1].next = &raw mut list[i];
