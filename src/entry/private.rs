@@ -2,14 +2,12 @@
 //!
 //! `verbs_context` and `verbs_context_ops` grew from node to node. The functions that reach into them are here for the
 //! newest layout; their older namesakes refuse, since providers of older nodes are not hosted yet.
-use std::{ffi::c_void, ptr};
-
 use super::{absent, device, query};
-use crate::{
-    abi::*,
-    provider::{context, drivers, object, table},
-    sys::errno::Errno,
-};
+use crate::abi::*;
+use crate::provider::{context, drivers, object, table};
+use crate::sys::errno::Errno;
+use std::ffi::c_void;
+use std::ptr;
 
 macro_rules! register {
     ($($f:ident $node:literal $name:literal @ $version:literal;)*) => { $(
@@ -42,37 +40,6 @@ export_private!(65: verbs_uninit_context => "verbs_uninit_context");
 
 /// Kept for old providers that call it from a constructor; does nothing.
 extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
-
-/// Opens a device for a provider that has something to tell its own `alloc_context`; ours have no use for it.
-unsafe extern "C" fn verbs_open_device(
-    device: *mut ibv_device,
-    _private_data: *mut c_void,
-) -> *mut ibv_context {
-    // SAFETY: the provider passes an entry of the device list.
-    unsafe { device::ibv_open_device(device) }
-}
-
-/// How sysfs names the type of a GID: 0 "IB/RoCE v1", which an empty row has too, or 1 "RoCE v2". 0, or -1 with errno.
-unsafe extern "C" fn ibv_query_gid_type(
-    ctx: *mut ibv_context,
-    port: u8,
-    index: c_uint,
-    gid_type: *mut c_uint,
-) -> c_int {
-    minus_one(|| {
-        given(ctx, "ibv_query_gid_type", "context")?;
-        given(gid_type, "ibv_query_gid_type", "type")?;
-        // SAFETY: the context is open and the result has a place.
-        unsafe {
-            *gid_type = match gid::entry(ctx, port.into(), index) {
-                Ok(row) => (row.gid_type == IBV_GID_TYPE_ROCE_V2).into(),
-                Err(Errno::ENODATA) => 0,
-                Err(e) => return Err(e),
-            };
-        }
-        Ok(0)
-    })
-}
 
 /// Fills the library's part of a CQ, but neither `handle` nor `cqe`.
 unsafe extern "C" fn verbs_init_cq(

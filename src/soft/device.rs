@@ -283,7 +283,7 @@ mod tests {
             o.max_sge >= 30 && o.max_srq_sge >= 16 && o.max_qp_rd_atom >= 16 && limits::MAX_INLINE >= 220
         );
         assert!(o.max_qp_wr >= 8192 && o.max_srq_wr >= 1024 && o.max_cqe >= 1 << 20 && o.phys_port_cnt == 1);
-        assert_eq!(o.atomic_cap, IBV_ATOMIC_HCA as _);
+        assert_eq!(o.atomic_cap, IBV_ATOMIC_HCA);
         assert_eq!(a.device_cap_flags_ex as u32, o.device_cap_flags);
         assert!(o.fw_ver[0] != 0 && *o.fw_ver.last().unwrap() == 0);
         assert!(a.max_dm_size >= 1 << 20);
