@@ -210,10 +210,11 @@ mod tests {
         for i in 1..count {
             list[i - 1].next = &raw mut list[i];
         }
+        let first = if count == 0 { ptr::null_mut() } else { list.as_mut_ptr() };
         let (mut seen, mut bad) = (Vec::new(), ptr::null_mut());
         // SAFETY: the list is valid, and so is every copy of it.
         unsafe {
-            let result = post(0, list.as_mut_ptr(), &mut bad, |mut wr: *mut ibv_recv_wr, bad| {
+            let result = post(0, first, &mut bad, |mut wr: *mut ibv_recv_wr, bad| {
                 while !wr.is_null() {
                     if seen.len() == refuse {
                         *bad = wr;
