@@ -1,5 +1,5 @@
 //! GID and P_Key tables: single rows, whole tables, and the way back from a value to its index.
-use crate::abi::{IBV_GID_TYPE_IB, ibv_context, ibv_gid, ibv_gid_entry};
+use crate::abi::{ibv_context, ibv_gid, ibv_gid_entry};
 use crate::provider::{LibraryOps, context};
 use crate::soft::types::Gid;
 use crate::sys::errno::Errno;
@@ -52,7 +52,7 @@ pub unsafe fn index_of(ctx: *mut ibv_context, port: u32, gid: Gid) -> Result<u32
     // SAFETY: the caller vouches for the context.
     let mut rows = unsafe { table(ctx) }?;
     rows.retain(|row| row.port_num == port);
-    rows.sort_by_key(|row| (std::cmp::Reverse(row.gid_type.max(IBV_GID_TYPE_IB)), row.gid_index));
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.gid_type), row.gid_index));
     let fits = |row: &&ibv_gid_entry| {
         let row = value(&row.gid);
         row == gid || gid.is_multicast() && row.ip().is_ipv4() == gid.ip().is_ipv4()

@@ -5,6 +5,7 @@ use crate::core::{gid, l2};
 use crate::provider::context;
 use crate::soft::types::Gid;
 use crate::sys::errno::Errno;
+use crate::sys::log::explain;
 use std::ffi::c_int;
 
 export!(ibv_create_ah => "ibv_create_ah" @@ "IBVERBS_1.1");
@@ -82,13 +83,12 @@ pub(super) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
             let (grh, port) = ((*attr).grh, (*attr).port_num);
             let found = gid::entry(ctx, port.into(), grh.sgid_index.into())
                 .and_then(|from| l2::resolve(gid::value(&from.gid), from.ndev_ifindex, gid::value(&grh.dgid)))
-                .map_err(|e| {
-                    crate::sys::log::explain(format_args!(
+                .inspect_err(|e| {
+                    explain(format_args!(
                         "ibv_resolve_eth_l2_from_gid port={port} sgid_index={} dgid={:?}: {e:?}",
                         grh.sgid_index,
                         gid::value(&grh.dgid)
                     ));
-                    e
                 })?;
             mac.cast::<[u8; 6]>().write(found.mac);
             if !vlan.is_null() {

@@ -23,3 +23,5 @@ mod query;
 mod rates;
 mod srq;
 mod sysfs;
+#[cfg(test)]
+mod tests;

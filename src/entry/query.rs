@@ -4,6 +4,7 @@ use crate::core::convention::{code, given, minus_one, negative, refuse};
 use crate::core::{gid, query};
 use crate::provider::{context, object};
 use crate::sys::errno::Errno;
+use crate::sys::log::explain;
 use std::ffi::{c_int, c_uint};
 
 export!(query::ibv_query_device => "ibv_query_device" @@ "IBVERBS_1.1");
@@ -171,9 +172,8 @@ pub(super) unsafe extern "C" fn ibv_query_port_speed(
 unsafe fn pkey(ctx: *mut ibv_context, port: u8, index: c_int, call: &str) -> Result<u16, Errno> {
     let row = u32::try_from(index).map_err(|_| Errno::EINVAL);
     // SAFETY: the caller vouches for the context.
-    row.and_then(|row| unsafe { (gid::library(ctx)?.query_pkey)(ctx, port, row) }).map_err(|e| {
-        crate::sys::log::explain(format_args!("{call} port={port} index={index}: {e:?}"));
-        e
+    row.and_then(|row| unsafe { (gid::library(ctx)?.query_pkey)(ctx, port, row) }).inspect_err(|e| {
+        explain(format_args!("{call} port={port} index={index}: {e:?}"));
     })
 }
 
@@ -183,6 +183,6 @@ fn check_flags(call: &str, flags: u32) -> Result<(), Errno> {
 
 fn no_row(call: &str, port: u32, index: u32, e: Errno) -> Errno {
     let why = if e == Errno::ENODATA { "the row is empty" } else { "there is no such port or row" };
-    crate::sys::log::explain(format_args!("{call} port={port} index={index}: {why}"));
+    explain(format_args!("{call} port={port} index={index}: {why}"));
     e
 }
