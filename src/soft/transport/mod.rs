@@ -49,8 +49,10 @@ pub struct Op {
 
 /// The send queue as the transport sees it. Requests are numbered as they are posted.
 pub trait SendSide {
-    /// Request `n`, if it is posted and may begin.
-    fn op(&self, n: u64) -> Option<Op>;
+    /// Request `n`, if it is posted and may begin; or how it fails before anything is sent.
+    fn op(&self, n: u64) -> Option<Result<Op, WcStatus>>;
+    /// Request `n` begins, all before it have.
+    fn begun(&mut self, n: u64);
     /// Copies payload of request `n` from `offset` into `to`.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Packets on their way out: bytes back to back, without ICRC and address.
-use crate::soft::wire::{Packet, icrc};
+use crate::soft::wire::Packet;
 
 /// Datagrams to be sealed and sent by the link.
 #[derive(Debug, Default)]
@@ -42,10 +42,13 @@ impl Outbox {
 
     /// The datagrams in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.ends.iter().enumerate().map(|(i, &end)| {
-            let start = if i == 0 { 0 } else { self.ends[i - 1] };
-            &self.bytes[start..end]
-        })
+        (0..self.ends.len()).map(|i| &self.bytes[self.range(i)])
+    }
+
+    /// Datagram `i`.
+    pub fn get_mut(&mut self, i: usize) -> &mut [u8] {
+        let range = self.range(i);
+        &mut self.bytes[range]
     }
 
     /// Forgets all.
@@ -54,6 +57,8 @@ impl Outbox {
         self.ends.clear();
     }
 
-    /// Bytes of the ICRC that each datagram ends with.
-    pub const TRAILER: usize = icrc::LEN;
+    fn range(&self, i: usize) -> std::ops::Range<usize> {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        start..self.ends[i]
+    }
 }

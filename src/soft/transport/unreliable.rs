@@ -26,9 +26,16 @@ impl Sender {
     pub fn transmit(&mut self, side: &mut impl SendSide, out: &mut Outbox, budget: usize) -> bool {
         let limit = out.len() + budget;
         while !self.dead {
-            let Some(op) = side.op(self.wqe) else { return false };
+            let op = match side.op(self.wqe) {
+                Some(Ok(op)) => op,
+                Some(Err(status)) => return self.fail(side, status),
+                None => return false,
+            };
             if out.len() >= limit {
                 return true;
+            }
+            if self.sent == 0 {
+                side.begun(self.wqe);
             }
             if pushes(op.opcode) {
                 let count = packets(op.length, self.to.mtu);
@@ -52,6 +59,13 @@ impl Sender {
             side.complete(self.wqe - 1);
         }
         false
+    }
+
+    /// Goes on with request `wqe` after a failure (SQE back to RTS).
+    pub fn resume(&mut self, wqe: u64) {
+        if self.dead {
+            (self.wqe, self.sent, self.dead) = (wqe, 0, false);
+        }
     }
 
     fn fail(&mut self, side: &mut impl SendSide, status: WcStatus) -> bool {

@@ -1,10 +1,9 @@
-//! Many packets a system call: recvmmsg and sendmmsg over buffers that are kept.
+//! Many packets a system call: recvmmsg into buffers that are kept, sendmmsg from an outbox.
 use super::Path;
 use super::control::{self, Control, ROOM};
+use crate::soft::transport::Outbox;
 use crate::soft::wire::{IpUdp, MAX_DATAGRAM, UDP_PORT, icrc};
 use crate::sys::errno::Errno;
-use std::net::IpAddr;
-use std::ops::Range;
 use std::os::fd::RawFd;
 
 /// Packets that one receive call takes at most.
@@ -115,95 +114,44 @@ impl RxBatch {
     }
 }
 
-/// Packets to be sent.
-#[derive(Debug)]
-pub struct TxBatch {
-    bytes: Vec<u8>,
-    packets: Vec<(Path, Range<usize>)>,
-    ports: (u16, u16),
+/// Seals the datagrams of `out` and gives them to the kernel. What it does not take is lost, as on a wire.
+pub(super) fn send(fd: RawFd, dual: bool, ip: &IpUdp, path: &Path, out: &mut Outbox) {
+    let mut first = 0;
+    while first < out.len() {
+        first += send_some(fd, dual, ip, path, out, first);
+    }
+    out.clear();
 }
 
-impl Default for TxBatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl TxBatch {
-    /// An empty batch.
-    pub fn new() -> Self {
-        Self::with_ports(UDP_PORT, UDP_PORT)
-    }
-
-    /// An empty batch from and to other ports than the standard one.
-    pub(super) fn with_ports(src: u16, dst: u16) -> Self {
-        Self { bytes: Vec::new(), packets: Vec::new(), ports: (src, dst) }
-    }
-
-    /// No packet waits.
-    pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
-    }
-
-    /// Room for a datagram of `len` bytes on `path`; the caller fills it, except for the ICRC.
-    pub fn push(&mut self, path: Path, len: usize) -> &mut [u8] {
-        let at = self.bytes.len();
-        self.bytes.resize(at + len, 0);
-        self.packets.push((path, at..at + len));
-        &mut self.bytes[at..]
-    }
-
-    /// Adds a copy of a datagram whose ICRC is yet to be computed.
-    pub fn push_copy(&mut self, path: Path, datagram: &[u8]) {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(datagram);
-        self.packets.push((path, at..self.bytes.len()));
-    }
-
-    pub(super) fn send(&mut self, fd: RawFd, dual: bool) {
-        for (path, range) in &self.packets {
-            let ip = IpUdp { src_port: self.ports.0, dst_port: self.ports.1, ..path.ip_udp() };
-            icrc::seal(&ip, &mut self.bytes[range.clone()]);
-        }
-        let mut first = 0;
-        while first < self.packets.len() {
-            first += send_some(fd, dual, self.ports.1, &self.packets[first..], &mut self.bytes);
-        }
-        self.packets.clear();
-        self.bytes.clear();
-    }
-}
-
-/// Gives the first of `packets` to the kernel; how many are done with, at least one.
-fn send_some(fd: RawFd, dual: bool, port: u16, packets: &[(Path, Range<usize>)], bytes: &mut [u8]) -> usize {
-    let n = packets.len().min(TX_BATCH);
+/// Gives datagrams from `first` on to the kernel; how many are done with, at least one.
+fn send_some(fd: RawFd, dual: bool, ip: &IpUdp, path: &Path, out: &mut Outbox, first: usize) -> usize {
+    let n = (out.len() - first).min(TX_BATCH);
     // SAFETY: zero is a valid value of these plain C structs.
-    let (mut messages, mut names): ([libc::mmsghdr; TX_BATCH], [libc::sockaddr_in6; TX_BATCH]) =
+    let (mut messages, mut name): ([libc::mmsghdr; TX_BATCH], libc::sockaddr_in6) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    let mut controls = [Control([0; ROOM]); TX_BATCH];
+    let mut controls = Control([0; ROOM]);
     let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; TX_BATCH];
-    for (i, (path, range)) in packets[..n].iter().enumerate() {
-        iovecs[i] = control::iovec(&mut bytes[range.clone()]);
+    let name_len = control::address(path, ip.dst_port, dual, &mut name);
+    let control_len = control::write(&mut controls, path);
+    for i in 0..n {
+        let datagram = out.get_mut(first + i);
+        icrc::seal(ip, datagram);
+        iovecs[i] = control::iovec(datagram);
         let header = &mut messages[i].msg_hdr;
         header.msg_iov = &raw mut iovecs[i];
         header.msg_iovlen = 1;
-        header.msg_namelen = control::address(path, port, dual, &mut names[i]);
-        header.msg_name = (&raw mut names[i]).cast();
-        header.msg_controllen = control::write(&mut controls[i], path) as _;
-        header.msg_control = (&raw mut controls[i]).cast();
+        header.msg_namelen = name_len;
+        header.msg_name = (&raw mut name).cast();
+        header.msg_controllen = control_len as _;
+        header.msg_control = (&raw mut controls).cast();
     }
-    // SAFETY: every header points to a name, control messages and bytes that live beyond the call.
+    // SAFETY: every header points to the name, the control messages and bytes of `out`, which live beyond the call.
     let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), n as u32, libc::MSG_DONTWAIT) };
     match sent {
         1.. => sent as usize,
-        // The socket's buffer is full: nothing of this batch will fit.
-        _ if Errno::last() == Errno::EAGAIN => packets.len(),
-        // This packet cannot go (no route, too long, filtered); the next may.
+        // The socket's buffer is full: nothing else will fit.
+        _ if Errno::last() == Errno::EAGAIN => out.len() - first,
+        // This datagram cannot go (no route, too long, filtered); the next may.
         _ => 1,
     }
-}
-
-/// Both addresses are of one family, as every packet's must be.
-pub fn same_family(path: &Path) -> bool {
-    matches!((path.src, path.dst), (IpAddr::V4(_), IpAddr::V4(_)) | (IpAddr::V6(_), IpAddr::V6(_)))
 }

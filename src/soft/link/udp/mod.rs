@@ -4,14 +4,15 @@
 pub mod batch;
 mod control;
 
-use super::super::types::Mtu;
-use super::super::wire::{IpUdp, UDP_PORT};
+use crate::soft::transport::Outbox;
+use crate::soft::types::Mtu;
+use crate::soft::wire::{IpUdp, UDP_PORT};
 use crate::sys::{errno::Errno, log};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-pub use batch::{Received, RxBatch, TxBatch};
+pub use batch::{Received, RxBatch};
 
 /// The hop limit where the application gave none.
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -103,10 +104,10 @@ impl Endpoint {
         batch.receive(self.fd())
     }
 
-    /// Sends the packets of `batch`, each sealed with its ICRC, and empties it. What the kernel does not take is
+    /// Sends the datagrams of `out`, each sealed with its ICRC, and empties it. What the kernel does not take is
     /// lost, as on a wire.
-    pub fn send(&self, batch: &mut TxBatch) {
-        batch.send(self.fd(), self.dual);
+    pub fn send(&self, path: &Path, out: &mut Outbox) {
+        batch::send(self.fd(), self.dual, &path.ip_udp(), path, out);
     }
 }
 
@@ -152,7 +153,8 @@ mod tests {
         let b = Endpoint::bind(0).unwrap();
         let (from, to) = (control::local_port(&a.socket), control::local_port(&b.socket));
         let path = Path { traffic_class: 0x62, hop_limit: 33, ..Path::new(src, dst) };
-        let mut tx = TxBatch::with_ports(from, to);
+        let ip = IpUdp { src, dst, src_port: from, dst_port: to };
+        let mut tx = Outbox::new();
         for i in 0..40u32 {
             let packet = Packet::new(Bth::new(
                 Opcode::new(Transport::Uc, Operation::SendOnly),
@@ -160,11 +162,9 @@ mod tests {
                 Psn::new(i),
             ));
             let payload = i as usize * 25;
-            let bytes = tx.push(path, packet.datagram_len(payload));
-            packet.emit(payload, bytes);
-            bytes[packet.header_len()..][..payload].fill(i as u8);
+            tx.push(&packet, payload).fill(i as u8);
         }
-        a.send(&mut tx);
+        batch::send(a.fd(), a.dual, &ip, &path, &mut tx);
         assert!(tx.is_empty());
         let mut rx = RxBatch::new();
         let mut seen = 0u32;
@@ -203,16 +203,20 @@ mod tests {
     #[test]
     fn unsendable_packets_are_lost_and_the_rest_goes_out() {
         let (a, b) = (Endpoint::bind(0).unwrap(), Endpoint::bind(0).unwrap());
-        let mut tx = TxBatch::with_ports(control::local_port(&a.socket), control::local_port(&b.socket));
         let lo: IpAddr = "127.0.0.1".parse().unwrap();
-        // A source that is not ours: EINVAL.
-        tx.push(Path::new("192.0.2.1".parse().unwrap(), lo), 16).fill(1);
-        tx.push(Path::new(lo, lo), 16).fill(2);
-        a.send(&mut tx);
+        let ip = IpUdp { dst_port: control::local_port(&b.socket), ..IpUdp::new(lo, lo, 1) };
+        let packet =
+            Packet::new(Bth::new(Opcode::new(Transport::Uc, Operation::SendOnly), Qpn(2), Psn::new(3)));
+        let mut tx = Outbox::new();
+        // Longer than any datagram: EMSGSIZE.
+        tx.push(&packet, 70_000);
+        tx.push(&packet, 8);
+        batch::send(a.fd(), a.dual, &ip, &Path::new(lo, lo), &mut tx);
+        assert!(tx.is_empty());
         wait_readable(&b);
         let mut rx = RxBatch::new();
         assert_eq!(b.receive(&mut rx), 1);
-        assert_eq!(rx.get(0).unwrap().datagram[0], 2);
+        assert_eq!(rx.get(0).unwrap().datagram.len(), 24);
     }
 
     #[test]

@@ -154,7 +154,11 @@ impl Requester {
             return Break(());
         }
         let wqe = self.next_wqe;
-        let Some(op) = side.op(wqe) else { return Break(()) };
+        let op = match side.op(wqe) {
+            Some(Ok(op)) => op,
+            Some(Err(status)) => return self.breaks(side, wqe, status),
+            None => return Break(()),
+        };
         let pulling = self.flights.iter().filter(|f| f.awaits_data()).count();
         // Pieces of one READ count one by one: each takes a place among the responder's resources.
         if (op.fence && self.cut == 0 && pulling > 0)
@@ -163,9 +167,10 @@ impl Requester {
             return Break(());
         }
         if pulls(op.opcode) && self.patience.max_rd_atomic == 0 {
-            self.broken = Some((wqe, WcStatus::LocQpOpErr));
-            self.retire(side);
-            return Break(());
+            return self.breaks(side, wqe, WcStatus::LocQpOpErr);
+        }
+        if self.cut == 0 {
+            side.begun(wqe);
         }
         let (offset, length) = match op.opcode {
             WrOpcode::Read => (self.cut, (op.length - self.cut).min(READ_CHUNK * self.to.mtu)),
@@ -229,9 +234,7 @@ impl Requester {
             let wqe = flight.wqe;
             if let Err(status) = side.gather(wqe, i * self.to.mtu, bytes) {
                 out.retract();
-                self.broken = Some((wqe, status));
-                self.retire(side);
-                return Break(());
+                return self.breaks(side, wqe, status);
             }
         }
         if asks && self.send >= self.sent {
@@ -278,6 +281,13 @@ impl Requester {
             }
         }
         self.send = self.send.max(self.una());
+    }
+
+    /// Request `wqe` fails on this side, when its turn comes.
+    fn breaks(&mut self, side: &mut impl SendSide, wqe: u64, status: WcStatus) -> ControlFlow<()> {
+        self.broken = Some((wqe, status));
+        self.retire(side);
+        Break(())
     }
 
     fn fail_oldest(&mut self, side: &mut impl SendSide, status: WcStatus) {

@@ -39,6 +39,7 @@ impl Random {
 pub struct Sends {
     pub requests: Vec<(Op, Vec<u8>)>,
     pub done: Vec<(u64, WcStatus)>,
+    pub begun: u64,
     pub bad_source: Option<u64>,
 }
 
@@ -62,8 +63,12 @@ impl Sends {
 }
 
 impl SendSide for Sends {
-    fn op(&self, n: u64) -> Option<Op> {
-        self.requests.get(n as usize).map(|r| r.0)
+    fn op(&self, n: u64) -> Option<Result<Op, WcStatus>> {
+        self.requests.get(n as usize).map(|r| Ok(r.0))
+    }
+    fn begun(&mut self, n: u64) {
+        assert_eq!(self.begun, n, "requests begin once and in order");
+        self.begun += 1;
     }
     fn gather(&mut self, n: u64, offset: u32, to: &mut [u8]) -> Result<(), WcStatus> {
         if self.bad_source == Some(n) {
