@@ -1,10 +1,35 @@
-//! What the memory room costs: guarded copies by size beside `memcpy`.
+//! What the memory room costs: the check in front of a copy, registration, and guarded copies by size beside `memcpy`.
 use std::hint::black_box;
 use std::time::Instant;
 
+use ibverbs::soft::mem::{MemTable, PdTable};
+use ibverbs::soft::types::{Access, Sge};
 use ibverbs::sys::guard;
 
 fn main() {
+    checks();
+    copies();
+}
+
+fn checks() {
+    let (table, pd) = (MemTable::private(1 << 16).unwrap(), PdTable::new(8).alloc().unwrap());
+    let memory = vec![0u8; 1 << 16];
+    let at = memory.as_ptr() as u64;
+    let register =
+        || table.register(&pd, at, 1 << 16, at, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let mr = register();
+    let sge = Sge { addr: at + 100, length: 64, lkey: mr.key };
+    let check =
+        time(1_000_000, || _ = black_box(table.local(pd.id(), black_box(&sge), true).unwrap().as_ptr()));
+    let put =
+        time(1_000_000, || table.local(pd.id(), black_box(&sge), true).unwrap().put(0, &[1; 64]).unwrap());
+    let cycle = time(10_000, || table.deregister(register().key, |_| true).unwrap());
+    println!(
+        "check {check:.1} ns, check and put 64 bytes {put:.1} ns, register and deregister {cycle:.0} ns\n"
+    );
+}
+
+fn copies() {
     guard::install();
     println!("{:>9} {:>12} {:>12}", "bytes", "guarded ns", "memcpy ns");
     for size in [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 65536, 1 << 20, 8 << 20] {

@@ -219,7 +219,7 @@ fn host_hash() -> u64 {
         let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id"];
         let read = |path: &&str| std::fs::read_to_string(path).ok().filter(|id| id.trim().len() >= 32);
         let host = ids.iter().find_map(read).unwrap_or_default();
-        let netns = std::fs::metadata("/proc/self/ns/net").map_or(0, |m| m.ino());
+        let netns = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
         let bytes = host.trim().bytes().chain(netns.to_le_bytes());
         // FNV-1a.
         bytes.fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))

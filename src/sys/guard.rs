@@ -45,15 +45,17 @@ pub fn install() -> Mode {
     static INSTALLING: Lock<()> = Lock::new(());
     let _one = INSTALLING.lock();
     let mode = match mode() {
-        Mode::Bare if !asm::PRESENT || std::env::var_os("ANYVERBS_SIGSEGV").is_some_and(|v| v == "0") => {
-            Mode::Kernel
-        }
+        Mode::Bare if !asm::PRESENT || is_unwanted() => Mode::Kernel,
         Mode::Bare if signal::install() => Mode::Handler,
         Mode::Handler if signal::in_place() => Mode::Handler,
         _ => Mode::Kernel,
     };
     MODE.store(mode as u8, Release);
     mode
+}
+
+fn is_unwanted() -> bool {
+    !super::is_setuid() && std::env::var_os("ANYVERBS_SIGSEGV").is_some_and(|v| v == "0")
 }
 
 /// Copies `len` bytes; either side may fault. The last bytes are stored last, so that a reader who polls for them finds

@@ -27,12 +27,12 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// All interfaces, by index.
+/// All interfaces of the calling thread's network namespace, by index.
 ///
 /// # Errors
 /// Those of getifaddrs(3).
 pub fn list() -> Result<Vec<Interface>, Errno> {
-    let unusable = unusable_ipv6(&fs::read_to_string("/proc/net/if_inet6").unwrap_or_default());
+    let unusable = unusable_ipv6(&fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default());
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut head = std::ptr::null_mut();
     // SAFETY: `head` receives the list.
@@ -95,8 +95,10 @@ pub fn list() -> Result<Vec<Interface>, Errno> {
 
 /// The name of the interface that the default route takes: IPv4's, else IPv6's; of several the one with the lowest metric.
 pub fn default_route() -> Option<String> {
-    let ipv4 = fs::read_to_string("/proc/net/route").ok().and_then(|text| default_ipv4(&text));
-    ipv4.or_else(|| fs::read_to_string("/proc/net/ipv6_route").ok().and_then(|text| default_ipv6(&text)))
+    let ipv4 = fs::read_to_string("/proc/thread-self/net/route").ok().and_then(|text| default_ipv4(&text));
+    ipv4.or_else(|| {
+        fs::read_to_string("/proc/thread-self/net/ipv6_route").ok().and_then(|text| default_ipv6(&text))
+    })
 }
 
 /// Says whether interfaces, addresses or routes may have changed, at the price of one system call.
@@ -203,7 +205,7 @@ fn read_mtus(interfaces: &mut [Interface]) {
 /// IFA_F_TENTATIVE and IFA_F_DADFAILED.
 const UNUSABLE: u32 = 0x40 | 0x08;
 
-/// The addresses in /proc/net/if_inet6 that cannot be used yet, or never.
+/// The addresses in if_inet6 that cannot be used yet, or never.
 fn unusable_ipv6(text: &str) -> Vec<Ipv6Addr> {
     let parse = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -255,6 +257,44 @@ mod tests {
         let watch = Watch::new();
         // Another test or the machine may change something meanwhile, but not without end.
         assert!((0..1000).any(|_| !watch.changed()));
+    }
+
+    /// Runs `body` on a thread with a network namespace of its own; without the right to make one, not at all.
+    fn in_own_network(body: fn()) {
+        std::thread::spawn(move || {
+            // SAFETY: only this thread's namespace changes.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
+                body();
+            }
+        })
+        .join()
+        .unwrap();
+    }
+
+    fn ip(arguments: &str) -> bool {
+        let run = std::process::Command::new("ip").args(arguments.split(' ')).status();
+        run.is_ok_and(|s| s.success())
+    }
+
+    #[test]
+    fn changes_are_seen_in_the_threads_own_network() {
+        in_own_network(|| {
+            let watch = Watch::new();
+            assert!(!watch.changed() && default_route().is_none());
+            assert!(list().unwrap().iter().all(|i| !i.up && i.addresses.is_empty()));
+            if !ip("link add av0 mtu 4200 type veth peer name av1") {
+                return;
+            }
+            assert!(watch.changed() && !watch.changed());
+            assert!(ip("addr add 10.77.0.1/24 dev av0") && ip("link set av0 up") && ip("link set av1 up"));
+            assert!(ip("route add default via 10.77.0.2"));
+            assert!(watch.changed());
+            let all = list().unwrap();
+            let av0 = all.iter().find(|i| i.name == "av0").unwrap();
+            assert_eq!((av0.up, av0.mtu, av0.loopback), (true, 4200, false));
+            assert!(av0.mac != [0; 6] && av0.addresses.contains(&"10.77.0.1".parse().unwrap()));
+            assert_eq!(default_route().as_deref(), Some("av0"));
+        });
     }
 
     #[test]

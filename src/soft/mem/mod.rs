@@ -1,13 +1,14 @@
 //! Protection domains, keys, access checks, and the copies to and from registered memory.
 //!
 //! `table` is the process's memory table, whose `entry`s peers of the same user read; a successful check gives a `span`,
-//! through which bytes are copied; `mapped` answers whether a range can be registered; `dm` is device memory.
+//! through which bytes are copied while `users` knows of it; `mapped` answers whether a range can be registered; `dm` is device memory.
 pub mod dm;
 pub mod entry;
 mod mapped;
 pub mod pd;
 pub mod span;
 pub mod table;
+mod users;
 
 use std::fmt;
 

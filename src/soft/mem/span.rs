@@ -2,8 +2,7 @@
 //!
 //! The memory is the application's, which may change or unmap it at any time: there is never a slice of it, and every copy
 //! may end in a [`Fault`].
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 use crate::sys::guard::{self, Fault};
 
@@ -12,29 +11,30 @@ use crate::sys::guard::{self, Fault};
 pub struct Span<'t> {
     start: *mut u8,
     len: usize,
-    /// The region's count of users; none for an empty range.
-    users: Option<&'t AtomicU32>,
-    _not_shared: PhantomData<*mut u8>,
+    _held: Held<'t>,
 }
 
-// SAFETY: a span is an address range and a counter; both mean the same in every thread.
+/// What tells deregistration that a span lives.
+#[derive(Debug)]
+pub(super) enum Held<'t> {
+    /// Nothing: there are no bytes.
+    Free,
+    /// A word of a thread, to be cleared.
+    Word(&'t AtomicUsize),
+    /// A count of the region, to be lowered.
+    Count(&'t AtomicUsize),
+}
+
+// SAFETY: a span is an address range and an atomic; both mean the same in every thread.
 unsafe impl Send for Span<'_> {}
 
 impl<'t> Span<'t> {
     /// No bytes, which need no key.
-    pub const EMPTY: Span<'static> =
-        Span { start: std::ptr::null_mut(), len: 0, users: None, _not_shared: PhantomData };
+    pub const EMPTY: Span<'static> = Span { start: std::ptr::null_mut(), len: 0, _held: Held::Free };
 
-    /// Takes over one count of `users`.
-    pub(super) fn new(start: u64, len: usize, users: &'t AtomicU32) -> Self {
-        Self { start: start as *mut u8, len, users: Some(users), _not_shared: PhantomData }
-    }
-
-    /// The same count, for the range that a check has found.
     #[inline]
-    pub(super) fn placed(mut self, start: u64, len: usize) -> Self {
-        (self.start, self.len) = (start as *mut u8, len);
-        self
+    pub(super) fn new(start: u64, len: usize, held: Held<'t>) -> Self {
+        Self { start: start as *mut u8, len, _held: held }
     }
 
     /// Host address of the first byte.
@@ -150,11 +150,13 @@ impl<'t> Span<'t> {
     }
 }
 
-impl Drop for Span<'_> {
+impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(users) = self.users {
-            users.fetch_sub(1, Release);
+        match self {
+            Held::Free => {}
+            Held::Word(word) => word.store(0, Release),
+            Held::Count(count) => _ = count.fetch_sub(1, Release),
         }
     }
 }
@@ -165,9 +167,9 @@ mod tests {
 
     #[test]
     fn copies_stay_in_the_range() {
-        let users = AtomicU32::new(1);
+        let users = AtomicUsize::new(1);
         let mut memory = [0u8; 16];
-        let span = Span::new(memory.as_mut_ptr() as u64, 8, &users);
+        let span = Span::new(memory.as_mut_ptr() as u64, 8, Held::Count(&users));
         span.put(6, b"ab").unwrap();
         assert_eq!(span.put(7, b"ab"), Err(Fault));
         assert_eq!(span.put(usize::MAX, b"ab"), Err(Fault));
@@ -184,13 +186,13 @@ mod tests {
 
     #[test]
     fn atomics_return_the_old_value() {
-        let users = AtomicU32::new(2);
+        let users = AtomicUsize::new(2);
         let mut word = 40u64;
-        let span = Span::new(&raw mut word as u64, 8, &users);
+        let span = Span::new(&raw mut word as u64, 8, Held::Count(&users));
         assert_eq!(span.fetch_add(2), Ok(40));
         assert_eq!(span.compare_swap(42, 7), Ok(42));
         assert_eq!(span.compare_swap(42, 8), Ok(7));
-        assert_eq!(Span::new(span.as_ptr() as u64, 7, &users).fetch_add(1), Err(Fault));
+        assert_eq!(Span::new(span.as_ptr() as u64, 7, Held::Count(&users)).fetch_add(1), Err(Fault));
         assert_eq!(Span::EMPTY.fetch_add(1), Err(Fault));
     }
 }

@@ -1,13 +1,14 @@
 //! The process's memory table: registration, keys, and the checks in front of every copy.
 //!
-//! A key is an index into the table, shifted by 8, and a variant that differs at each use of the index. A check counts itself
-//! as a user of the region before it reads the key; deregistration takes the key away before it waits for the users.
+//! A key is an index into the table, shifted by 8, and a variant that differs at each use of the index. A check enters
+//! itself as a user of the region before it reads the key; deregistration takes the key away before it waits for the users.
 use std::collections::{HashMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
-use super::{Denied, Dm, MrEntry, Pd, PdId, Region, Span, mapped};
+use super::span::Held;
+use super::{Denied, Dm, MrEntry, Pd, PdId, Region, Span, mapped, users};
 use crate::soft::types::{Access, Key, Sge};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
@@ -78,7 +79,8 @@ unsafe impl Sync for MemTable {}
 /// What peers need not see of an entry; a cache line each, so that users of different regions do not meet.
 #[repr(C, align(64))]
 struct Slot {
-    users: AtomicU32,
+    /// Spans of threads that had no word left.
+    users: AtomicUsize,
     /// The variant last used.
     variant: AtomicU32,
 }
@@ -123,6 +125,7 @@ impl MemTable {
 
     fn build(entries: NonNull<MrEntry>, capacity: u32, mapping: Option<Mapping>) -> Result<Self, Errno> {
         assert!((2..=1 << 24).contains(&capacity));
+        users::prepare();
         let memory = Mapping::anonymous(capacity as usize * size_of::<Slot>())?;
         Ok(Self {
             entries,
@@ -279,14 +282,22 @@ impl MemTable {
             return Ok(Span::EMPTY);
         }
         let entry = self.entry(key).ok_or(Denied::Key)?;
-        let users = &self.slot(key.0 >> 8).users;
-        users.fetch_add(1, SeqCst);
-        let span = Span::new(0, 0, users);
+        let held = match users::enter(entry as *const MrEntry as usize) {
+            Some(word) => Held::Word(word),
+            None => self.count(key),
+        };
         if entry.key.load(SeqCst) != key.0 {
             return Err(Denied::Key);
         }
         let start = entry.read().resolve(key, pd, va, len, need)?;
-        Ok(span.placed(start, len as usize))
+        Ok(Span::new(start, len as usize, held))
+    }
+
+    #[cold]
+    fn count(&self, key: Key) -> Held<'_> {
+        let count = &self.slot(key.0 >> 8).users;
+        count.fetch_add(1, SeqCst);
+        Held::Count(count)
     }
 
     fn insert(&self, pd: &Pd, mut mr: Mr, dm: Option<Arc<Dm>>) -> Result<Mr, Errno> {
@@ -326,9 +337,10 @@ impl MemTable {
         let registration = state.registered.remove(&index).ok_or(Errno::EINVAL)?;
         entry.set_key(Key(0));
         drop(state);
-        let users = &self.slot(index).users;
+        users::barrier();
+        let (address, counted) = (entry as *const MrEntry as usize, &self.slot(index).users);
         let mut deadline = 0;
-        while users.load(SeqCst) != 0 || !peers_idle(key) {
+        while counted.load(SeqCst) != 0 || users::any(address) || !peers_idle(key) {
             let now = clock::now_ns();
             if deadline == 0 {
                 deadline = now + PATIENCE_NS;

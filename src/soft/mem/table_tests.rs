@@ -261,6 +261,22 @@ fn device_memory_is_named_from_zero() {
 }
 
 #[test]
+fn many_spans_at_once_are_all_waited_for() {
+    let w = World::new(64);
+    let memory = vec![0u8; 8];
+    let mr = w.register(&memory, ALL).unwrap();
+    let mut spans: Vec<_> = (0..50).map(|_| w.local(&mr, mr.addr, 8, true).unwrap()).collect();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| w.table.deregister(mr.key, idle));
+        while let Some(span) = spans.pop() {
+            assert!(!waiting.is_finished());
+            drop(span);
+        }
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn checks_race_with_registration_and_never_leak_a_count() {
     let w = World::new(3);
     let memory = vec![0u8; 64];
