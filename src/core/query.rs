@@ -3,6 +3,7 @@ use super::convention::{code, given};
 use crate::abi::*;
 use crate::provider::context;
 use crate::sys::errno::Errno;
+use crate::sys::log::explain;
 use std::ffi::c_int;
 use std::ptr;
 
@@ -61,6 +62,8 @@ pub unsafe fn port_attr(ctx: *mut ibv_context, port: u8, attr: *mut u8, len: usi
     if rc == 0 {
         // SAFETY: the caller gives `len` bytes.
         unsafe { crate::provider::object::write_versioned(attr, len, &ours) };
+    } else {
+        explain(format_args!("ibv_query_port port_num={port}: {:?}", Errno(rc)));
     }
     Ok(rc)
 }

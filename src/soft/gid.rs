@@ -1,5 +1,5 @@
 //! The GID table of the port: the addresses of the host's interfaces, each at an index that stays its own.
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct GidTable {
 struct Rows {
     /// An address that has gone leaves its row behind, and gets it back if it comes again.
     rows: Vec<(GidEntry, Presence)>,
-    local: HashSet<IpAddr>,
+    local: BTreeSet<IpAddr>,
     main_mtu: u32,
 }
 
