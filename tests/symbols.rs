@@ -45,6 +45,16 @@ fn every_node_has_its_marker() {
 }
 
 #[test]
+fn the_providers_variable_is_one_byte_in_all_nodes() {
+    let places: BTreeSet<String> = readelf(&["--dyn-syms"], &library())
+        .lines()
+        .filter(|l| l.contains(" verbs_allow_disassociate_destroy@"))
+        .map(|l| l.split_whitespace().skip(1).take(3).collect::<Vec<_>>().join(" "))
+        .collect();
+    assert!(places.len() == 1 && places.first().unwrap().ends_with(" 1 OBJECT"), "{places:?}");
+}
+
+#[test]
 fn library_names_itself_as_rdma_core_does() {
     let dynamic = readelf(&["-d"], &library());
     assert!(dynamic.contains("Library soname: [libibverbs.so.1]"), "{dynamic}");
