@@ -1,5 +1,6 @@
 //! The embedded devices: which are listed, under which names, and what they say of themselves.
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::gid::GidTable;
 use super::types::{MAX_MESSAGE, Mtu};
@@ -214,16 +215,22 @@ fn nth_name(first: &str, n: u32) -> String {
 
 /// Tells hosts and network namespaces apart. The machine id outlives a reboot; the boot id is the stopgap where it is missing.
 fn host_hash() -> u64 {
-    static HASH: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
-    *HASH.get_or_init(|| {
-        let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id"];
-        let read = |path: &&str| std::fs::read_to_string(path).ok().filter(|id| id.trim().len() >= 32);
-        let host = ids.iter().find_map(read).unwrap_or_default();
-        let netns = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
-        let bytes = host.trim().bytes().chain(netns.to_le_bytes());
-        // FNV-1a.
-        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
-    })
+    // Not a Once, which a forked child could find half done.
+    static HASH: AtomicU64 = AtomicU64::new(0);
+    let known = HASH.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let ids = ["/etc/machine-id", "/var/lib/dbus/machine-id", "/proc/sys/kernel/random/boot_id"];
+    let read = |path: &&str| std::fs::read_to_string(path).ok().filter(|id| id.trim().len() >= 32);
+    let host = ids.iter().find_map(read).unwrap_or_default();
+    let netns = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino());
+    let bytes = host.trim().bytes().chain(netns.to_le_bytes());
+    // FNV-1a.
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    HASH.store(hash, Relaxed);
+    hash
 }
 
 /// A locally administered EUI-64, which is never zero; `which` 0 is the host's, the devices follow.

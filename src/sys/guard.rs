@@ -7,9 +7,7 @@
 //! `ANYVERBS_SIGSEGV=0` installs no handler and uses `process_vm_writev` on this process instead.
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
-
-use crate::sys::lock::Lock;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 /// The memory could not be read or written; part of the copy may have been done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,16 +40,28 @@ pub fn mode() -> Mode {
 /// Puts the handlers in place, once, and looks whether they still are: where the application has replaced one since,
 /// it stays replaced and the kernel copies from then on. Called at every registration of memory.
 pub fn install() -> Mode {
-    static INSTALLING: Lock<()> = Lock::new(());
-    let _one = INSTALLING.lock();
-    let mode = match mode() {
-        Mode::Bare if !asm::PRESENT || is_unwanted() => Mode::Kernel,
-        Mode::Bare if signal::install() => Mode::Handler,
-        Mode::Handler if signal::in_place() => Mode::Handler,
-        _ => Mode::Kernel,
-    };
-    MODE.store(mode as u8, Release);
-    mode
+    /// The process, by its fork generation, in which a thread installs now; a forked child does not wait for its parent's.
+    static INSTALLING: AtomicU32 = AtomicU32::new(0);
+    let ours = super::fork::generation();
+    loop {
+        let now = mode();
+        if now != Mode::Bare {
+            if now == Mode::Handler && !signal::in_place() {
+                MODE.store(Mode::Kernel as u8, Release);
+            }
+            return mode();
+        }
+        let busy = INSTALLING.load(Acquire);
+        if busy == ours || INSTALLING.compare_exchange(busy, ours, AcqRel, Acquire).is_err() {
+            std::thread::yield_now();
+            continue;
+        }
+        if mode() == Mode::Bare {
+            let handler = asm::PRESENT && !is_unwanted() && signal::install();
+            MODE.store(if handler { Mode::Handler } else { Mode::Kernel } as u8, Release);
+        }
+        INSTALLING.store(0, Release);
+    }
 }
 
 fn is_unwanted() -> bool {
@@ -150,6 +160,9 @@ mod signal {
     pub fn install() -> bool {
         SIGNALS.iter().zip(&PREVIOUS).all(|(&sig, slot)| {
             let Some(old) = current(sig) else { return false };
+            if is_ours(&old) {
+                return true;
+            }
             let mut ours = old;
             ours.sa_sigaction = handler as *const () as usize;
             ours.sa_flags =
@@ -161,9 +174,11 @@ mod signal {
     }
 
     pub fn in_place() -> bool {
-        SIGNALS
-            .iter()
-            .all(|&sig| current(sig).is_some_and(|now| now.sa_sigaction == handler as *const () as usize))
+        SIGNALS.iter().all(|&sig| current(sig).is_some_and(|now| is_ours(&now)))
+    }
+
+    fn is_ours(action: &libc::sigaction) -> bool {
+        action.sa_sigaction == handler as *const () as usize
     }
 
     fn current(sig: libc::c_int) -> Option<libc::sigaction> {
@@ -301,7 +316,6 @@ mod asm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU32;
 
     const PAGE: usize = 4096;
 
