@@ -88,7 +88,7 @@ pub struct ibv_srq_1_0 {
     pub real_srq: *mut ibv_srq,
 }
 layout! {
-    ibv_srq_1_0: 136;
+    x86_64 ibv_srq_1_0: 136;
     context 0, srq_context 8, pd 16, handle 24, mutex 32, cond 72, events_completed 120, real_srq 128
 }
 
@@ -175,7 +175,7 @@ pub struct ibv_qp_1_0 {
     pub real_qp: *mut ibv_qp,
 }
 layout! {
-    ibv_qp_1_0: 168;
+    x86_64 ibv_qp_1_0: 168;
     context 0, qp_context 8, pd 16, send_cq 24, recv_cq 32, srq 40, handle 48, qp_num 52, state 56, qp_type 60,
     mutex 64, cond 104, events_completed 152, real_qp 160
 }
@@ -194,7 +194,7 @@ pub struct ibv_cq_1_0 {
     pub real_cq: *mut ibv_cq,
 }
 layout! {
-    ibv_cq_1_0: 128;
+    x86_64 ibv_cq_1_0: 128;
     context 0, cq_context 8, handle 16, cqe 20, mutex 24, cond 64, comp_events_completed 112,
     async_events_completed 116, real_cq 120
 }

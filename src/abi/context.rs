@@ -67,7 +67,7 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 layout! {
-    ibv_context: 328;
+    x86_64 ibv_context: 328;
     device 0, ops 8, cmd_fd 264, async_fd 268, num_comp_vectors 272, mutex 280, abi_compat 320
 }
 
@@ -140,7 +140,7 @@ pub struct verbs_context {
     pub context: ibv_context,
 }
 layout! {
-    verbs_context: 696;
+    x86_64 verbs_context: 696;
     free_buf 0, alloc_buf 8, dm_export_dmabuf_fd 16, reg_mr_ex 24, dealloc_dmah 32, alloc_dmah 40,
     query_port 48, advise_mr 56, alloc_null_mr 64, read_counters 72, attach_counters_point_flow 80,
     create_counters 88, destroy_counters 96, reg_dm_mr 104, alloc_dm 112, free_dm 120,

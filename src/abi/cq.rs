@@ -28,7 +28,7 @@ pub struct ibv_cq {
     pub async_events_completed: u32,
 }
 layout! {
-    ibv_cq: 128;
+    x86_64 ibv_cq: 128;
     context 0, channel 8, cq_context 16, handle 24, cqe 28, mutex 32, cond 72, comp_events_completed 120,
     async_events_completed 124
 }
@@ -86,7 +86,7 @@ pub struct ibv_cq_ex {
     pub read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
 }
 layout! {
-    ibv_cq_ex: 288;
+    x86_64 ibv_cq_ex: 288;
     context 0, channel 8, cq_context 16, handle 24, cqe 28, mutex 32, cond 72, comp_events_completed 120,
     async_events_completed 124, comp_mask 128, status 132, wr_id 136, start_poll 144, next_poll 152,
     end_poll 160, read_opcode 168, read_vendor_err 176, read_byte_len 184, read_imm_data 192, read_qp_num

@@ -4,13 +4,25 @@
 //! fields are plain integers in network byte order, as in C. Flexible unions whose members have one type are one field.
 #![allow(non_camel_case_types, non_snake_case)]
 
-/// Asserts size and offsets of a mirror, and gives it `zeroed()`.
+/// Asserts size and offsets of a mirror, and gives it `zeroed()`. `x86_64` before the name says that the numbers hold
+/// there only: the type has a `pthread_mutex_t` in it, whose size differs between architectures.
 macro_rules! layout {
+    (x86_64 $t:ident: $size:literal; $($f:ident $off:literal),* $(,)?) => {
+        #[cfg(target_arch = "x86_64")]
+        layout! { @assert $t $size $($f $off)* }
+        layout! { @zeroed $t }
+    };
     ($t:ident: $size:literal; $($f:ident $off:literal),* $(,)?) => {
+        layout! { @assert $t $size $($f $off)* }
+        layout! { @zeroed $t }
+    };
+    (@assert $t:ident $size:literal $($f:ident $off:literal)*) => {
         const _: () = {
             assert!(size_of::<$t>() == $size);
             $(assert!(::core::mem::offset_of!($t, $f) == $off);)*
         };
+    };
+    (@zeroed $t:ident) => {
         impl $t {
             /// All bits zero, as C callers initialise it.
             pub const fn zeroed() -> Self {

@@ -111,7 +111,7 @@ pub struct verbs_qp {
     pub comp_mask: u32,
     pub xrcd: *mut verbs_xrcd,
 }
-layout! { verbs_qp: 376; qp_ex 0, comp_mask 360, xrcd 368 }
+layout! { x86_64 verbs_qp: 376; qp_ex 0, comp_mask 360, xrcd 368 }
 
 consts! {
     /// `comp_mask` of a `verbs_qp`: which tail fields are valid, and whether `qp_ex` may be used.
@@ -125,7 +125,7 @@ consts! {
 pub struct verbs_cq {
     pub cq_ex: ibv_cq_ex,
 }
-layout! { verbs_cq: 288; cq_ex 0 }
+layout! { x86_64 verbs_cq: 288; cq_ex 0 }
 
 /// A memory region of the library; every `ibv_mr *` points to one.
 #[repr(C)]
@@ -154,7 +154,7 @@ pub struct verbs_srq {
     pub cq: *mut ibv_cq,
     pub srq_num: u32,
 }
-layout! { verbs_srq: 160; srq 0, srq_type 128, xrcd 136, cq 144, srq_num 152 }
+layout! { x86_64 verbs_srq: 160; srq 0, srq_type 128, xrcd 136, cq 144, srq_num 152 }
 
 /// An XRC domain of the library.
 #[repr(C)]
@@ -214,7 +214,7 @@ pub struct ibv_abi_compat_v2 {
     pub channel: ibv_comp_channel,
     pub in_use: pthread_mutex_t,
 }
-layout! { ibv_abi_compat_v2: 56; channel 0, in_use 16 }
+layout! { x86_64 ibv_abi_compat_v2: 56; channel 0, in_use 16 }
 
 /// One attribute of an ioctl command (`rdma/rdma_user_ioctl.h`).
 #[derive(Clone, Copy, Debug)]

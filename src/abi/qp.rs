@@ -170,7 +170,7 @@ pub struct ibv_qp {
     pub events_completed: u32,
 }
 layout! {
-    ibv_qp: 160;
+    x86_64 ibv_qp: 160;
     context 0, qp_context 8, pd 16, send_cq 24, recv_cq 32, srq 40, handle 48, qp_num 52, state 56, qp_type
     60, mutex 64, cond 104, events_completed 152
 }
@@ -206,7 +206,7 @@ pub struct ibv_qp_ex {
     pub wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>,
 }
 layout! {
-    ibv_qp_ex: 360;
+    x86_64 ibv_qp_ex: 360;
     qp_base 0, comp_mask 160, wr_id 168, wr_flags 176, wr_atomic_cmp_swp 184, wr_atomic_fetch_add 192,
     wr_bind_mw 200, wr_local_inv 208, wr_rdma_read 216, wr_rdma_write 224, wr_rdma_write_imm 232, wr_send
     240, wr_send_imm 248, wr_send_inv 256, wr_send_tso 264, wr_set_ud_addr 272, wr_set_xrc_srqn 280,

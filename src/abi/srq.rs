@@ -17,7 +17,7 @@ pub struct ibv_srq {
     pub events_completed: u32,
 }
 layout! {
-    ibv_srq: 128;
+    x86_64 ibv_srq: 128;
     context 0, srq_context 8, pd 16, handle 24, mutex 32, cond 72, events_completed 120
 }
 

@@ -24,7 +24,7 @@ pub struct ibv_wq {
     pub comp_mask: u32,
 }
 layout! {
-    ibv_wq: 152;
+    x86_64 ibv_wq: 152;
     context 0, wq_context 8, pd 16, cq 24, wq_num 32, handle 36, state 40, wq_type 44, post_recv 48, mutex
     56, cond 96, events_completed 144, comp_mask 148
 }

@@ -1,6 +1,19 @@
 //! Commands that providers send to the kernel through the library: none is here before kernel devices are hosted.
 //!
 //! Every one answers EOPNOTSUPP by its own convention. A name lists the first node that has it.
+use super::absent;
+
+export_private!(34 to 34: absent::get_context_34 => "ibv_cmd_get_context");
+export_private!(57: absent::get_context_57 => "ibv_cmd_get_context");
+export_private!(34 to 57: absent::create_cq_ex_34 => "ibv_cmd_create_cq_ex");
+export_private!(59: absent::create_cq_ex_59 => "ibv_cmd_create_cq_ex");
+export_private!(34 to 57: absent::create_cq_ex2_34 => "ibv_cmd_create_cq_ex2");
+export_private!(59: absent::create_cq_ex2_59 => "ibv_cmd_create_cq_ex2");
+export_private!(34 to 34: absent::reg_dmabuf_mr_34 => "ibv_cmd_reg_dmabuf_mr");
+export_private!(57: absent::reg_dmabuf_mr_57 => "ibv_cmd_reg_dmabuf_mr");
+export_private!(34 to 59: absent::create_qp_ex2_34 => "ibv_cmd_create_qp_ex2");
+export_private!(64: absent::create_qp_ex2_64 => "ibv_cmd_create_qp_ex2");
+
 macro_rules! absent_since {
     ($since:tt: $($n:literal $f:ident;)*) => { $(export_private!($since: $crate::entry::absent::$f => $n);)* };
 }
@@ -16,13 +29,10 @@ absent_since! {
     "ibv_cmd_create_ah" errno;
     "ibv_cmd_create_counters" errno;
     "ibv_cmd_create_cq" errno;
-    "ibv_cmd_create_cq_ex" errno;
-    "ibv_cmd_create_cq_ex2" errno;
     "ibv_cmd_create_flow" errno;
     "ibv_cmd_create_flow_action_esp" errno;
     "ibv_cmd_create_qp" errno;
     "ibv_cmd_create_qp_ex" errno;
-    "ibv_cmd_create_qp_ex2" errno;
     "ibv_cmd_create_rwq_ind_table" errno;
     "ibv_cmd_create_srq" errno;
     "ibv_cmd_create_srq_ex" errno;
@@ -41,7 +51,6 @@ absent_since! {
     "ibv_cmd_destroy_wq" errno;
     "ibv_cmd_detach_mcast" errno;
     "ibv_cmd_free_dm" errno;
-    "ibv_cmd_get_context" errno;
     "ibv_cmd_modify_cq" errno;
     "ibv_cmd_modify_flow_action_esp" errno;
     "ibv_cmd_modify_qp" errno;
@@ -62,7 +71,6 @@ absent_since! {
     "ibv_cmd_query_srq" errno;
     "ibv_cmd_read_counters" errno;
     "ibv_cmd_reg_dm_mr" errno;
-    "ibv_cmd_reg_dmabuf_mr" errno;
     "ibv_cmd_reg_mr" errno;
     "ibv_cmd_req_notify_cq" errno;
     "ibv_cmd_rereg_mr" errno;
