@@ -85,19 +85,24 @@ macro_rules! export_private {
     };
 }
 
-/// `export_bool!("c_name": "@NODE" "@@NODE")`: one zero byte of writable data under versioned names.
+/// `export_bool!("c_name" @ "NODE" "NODE" @@ "NODE")`: one zero byte of writable data under versioned names.
 macro_rules! export_bool {
-    ($n:literal: $($v:literal)*) => {
+    ($n:literal @ $($old:literal)* @@ $v:literal) => {
         #[cfg(not(miri))]
         ::core::arch::global_asm!(
             concat!(".pushsection .bss.", $n, ",\"aw\",@nobits"),
             $(
-                concat!(".globl __export.", $n, ".", $v),
-                concat!(".type __export.", $n, ".", $v, ",@object"),
-                concat!(".size __export.", $n, ".", $v, ", 1"),
-                concat!(".symver __export.", $n, ".", $v, ", ", $n, $v, ", remove"),
-                concat!("__export.", $n, ".", $v, ":"),
+                concat!(".globl __export.", $n, ".", $old),
+                concat!(".type __export.", $n, ".", $old, ",@object"),
+                concat!(".size __export.", $n, ".", $old, ", 1"),
+                concat!(".symver __export.", $n, ".", $old, ", ", $n, "@", $old, ", remove"),
+                concat!("__export.", $n, ".", $old, ":"),
             )*
+            concat!(".globl __export.", $n),
+            concat!(".type __export.", $n, ",@object"),
+            concat!(".size __export.", $n, ", 1"),
+            concat!(".symver __export.", $n, ", ", $n, "@@", $v, ", remove"),
+            concat!("__export.", $n, ":"),
             ".zero 1",
             ".popsection",
         );

@@ -19,5 +19,5 @@ mark_nodes! {
 }
 
 // Set by RDMAV_ALLOW_DISASSOC_DESTROY: destroying objects of a device that is gone succeeds.
-export_bool!("verbs_allow_disassociate_destroy":
-    "@IBVERBS_PRIVATE_34" "@IBVERBS_PRIVATE_57" "@IBVERBS_PRIVATE_59" "@IBVERBS_PRIVATE_64" "@@IBVERBS_PRIVATE_65");
+export_bool!("verbs_allow_disassociate_destroy"
+    @ "IBVERBS_PRIVATE_34" "IBVERBS_PRIVATE_57" "IBVERBS_PRIVATE_59" "IBVERBS_PRIVATE_64" @@ "IBVERBS_PRIVATE_65");
