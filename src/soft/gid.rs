@@ -3,10 +3,11 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::types::{Gid, Mtu};
 use crate::sys::interfaces::{self, Interface, Watch};
-use crate::sys::lock::Lock;
+use crate::sys::lock::{Guard, Lock};
 use crate::sys::log::explain;
 
 /// One row of the table.
@@ -34,6 +35,8 @@ const OVERHEAD: u32 = 80;
 pub struct GidTable {
     rows: Lock<Rows>,
     watch: Watch,
+    /// Rows changed, and nobody has been told yet.
+    news: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -59,14 +62,24 @@ impl Default for GidTable {
 impl GidTable {
     /// The table as the interfaces are now.
     pub fn new() -> Self {
-        let table = Self { rows: Lock::default(), watch: Watch::new() };
+        let table = Self { rows: Lock::default(), watch: Watch::new(), news: AtomicBool::new(false) };
         table.rows.lock().scan();
         table
     }
 
-    /// Looks whether addresses came or went; true when rows changed, which is a GID_CHANGE event.
+    /// Whether addresses came or went since the last call, which is a GID_CHANGE event.
     pub fn refresh(&self) -> bool {
-        self.watch.changed() && self.rows.lock().scan()
+        drop(self.current());
+        self.news.swap(false, Relaxed)
+    }
+
+    /// The rows as they are now.
+    fn current(&self) -> Guard<'_, Rows> {
+        let mut rows = self.rows.lock();
+        if self.watch.changed() && rows.scan() {
+            self.news.store(true, Relaxed);
+        }
+        rows
     }
 
     /// Readable when [`refresh`](Self::refresh) has something to do.
@@ -76,7 +89,7 @@ impl GidTable {
 
     /// Rows, vacant ones included: `gid_tbl_len`.
     pub fn len(&self) -> usize {
-        self.rows.lock().rows.len()
+        self.current().rows.len()
     }
 
     /// Whether there are no rows: never, since loopback is always there.
@@ -86,35 +99,35 @@ impl GidTable {
 
     /// The row at `index`; `None` where it is vacant or beyond the end.
     pub fn get(&self, index: usize) -> Option<GidEntry> {
-        self.rows.lock().get(index).cloned()
+        self.current().get(index).cloned()
     }
 
     /// The GID at `index`, zero in a vacant row; `None` beyond the end.
     pub fn gid(&self, index: usize) -> Option<Gid> {
-        let rows = self.rows.lock();
+        let rows = self.current();
         (index < rows.rows.len()).then(|| rows.get(index).map_or(Gid::default(), |e| e.gid))
     }
 
     /// The first row with this GID.
     pub fn index_of(&self, gid: Gid) -> Option<usize> {
-        let rows = self.rows.lock();
+        let rows = self.current();
         rows.rows.iter().position(|(e, p)| *p == Presence::Here && e.gid == gid)
     }
 
     /// The rows that are not vacant, with their indices.
     pub fn entries(&self) -> Vec<(usize, GidEntry)> {
-        let rows = self.rows.lock();
+        let rows = self.current();
         (0..rows.rows.len()).filter_map(|i| rows.get(i).map(|e| (i, e.clone()))).collect()
     }
 
     /// Whether packets to `ip` end on this host: loopback, or an address of any interface.
     pub fn is_local(&self, ip: IpAddr) -> bool {
-        ip.to_canonical().is_loopback() || self.rows.lock().local.contains(&ip.to_canonical())
+        ip.to_canonical().is_loopback() || self.current().local.contains(&ip.to_canonical())
     }
 
     /// What the main interface carries: its MTU without the headers, at most 4096.
     pub fn active_mtu(&self) -> Mtu {
-        Mtu::fitting(self.rows.lock().main_mtu.saturating_sub(OVERHEAD))
+        Mtu::fitting(self.current().main_mtu.saturating_sub(OVERHEAD))
     }
 }
 
@@ -327,8 +340,37 @@ mod tests {
     }
 
     #[test]
+    fn the_table_follows_the_threads_network() {
+        let ip = |arguments: &str| {
+            let run = std::process::Command::new("ip").args(arguments.split(' ')).status();
+            run.is_ok_and(|s| s.success())
+        };
+        // Without the right to make a network namespace there is nothing to see.
+        let body = move || {
+            // SAFETY: only this thread's namespace changes.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                return;
+            }
+            let table = GidTable::new();
+            assert_eq!((table.len(), format!("{:?}", table.gid(0).unwrap())), (1, "127.0.0.1".into()));
+            if !ip("link add av2 type veth peer name av3") {
+                return;
+            }
+            assert!(ip("addr add 10.78.0.1/24 dev av2") && ip("link set av2 up") && ip("link set av3 up"));
+            let gid = Gid::from_ip("10.78.0.1".parse().unwrap());
+            let index = table.index_of(gid).unwrap();
+            assert!(index >= 1 && table.refresh() && table.is_local(gid.ip()));
+            assert_eq!(table.active_mtu(), Mtu::B1024);
+            assert!(ip("addr del 10.78.0.1/24 dev av2"));
+            assert_eq!((table.get(index), table.gid(index)), (None, Some(Gid::default())));
+            assert!(!table.is_local(gid.ip()) && table.refresh());
+        };
+        std::thread::spawn(body).join().unwrap();
+    }
+
+    #[test]
     fn active_mtu_is_what_the_main_interface_carries() {
-        let table = GidTable { rows: Lock::default(), watch: Watch::new() };
+        let table = GidTable { rows: Lock::default(), watch: Watch::new(), news: AtomicBool::new(false) };
         let mtu = |bytes| {
             table.rows.lock().update(&[interface(2, "eth0", bytes, &["10.0.0.2"])], None);
             table.active_mtu()

@@ -2,7 +2,7 @@
 //!
 //! A key is an index into the table, shifted by 8, and a variant that differs at each use of the index. A check enters
 //! itself as a user of the region before it reads the key; deregistration takes the key away before it waits for the users.
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
@@ -90,7 +90,7 @@ struct State {
     /// Indices from here on have never been used.
     fresh: u32,
     resting: VecDeque<u32>,
-    registered: HashMap<u32, Registration>,
+    registered: BTreeMap<u32, Registration>,
     seed: u32,
 }
 

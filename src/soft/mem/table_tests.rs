@@ -306,3 +306,40 @@ fn checks_race_with_registration_and_never_leak_a_count() {
         assert_eq!(w.table.slot(index).users.load(Relaxed), 0);
     }
 }
+
+/// Runs `body` in a forked child, which must return true within ten seconds.
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child leaves by _exit or by a signal.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(10);
+            libc::_exit(if body() { 0 } else { 1 });
+        }
+        let mut status = 1;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        status == 0
+    }
+}
+
+#[test]
+fn a_forked_child_leaves_the_table_alone_and_has_its_own() {
+    let w = World::new(64);
+    let memory = vec![0u8; 8];
+    let mr = w.register(&memory, ALL).unwrap();
+    let span = w.local(&mr, mr.addr, 8, true).unwrap();
+    assert!(in_child(
+        || w.table.deregister(mr.key, idle) == Ok(()) && w.register(&memory, ALL) == Err(Errno::EIO)
+    ));
+    assert!(in_child(|| {
+        // The parent's span is not the child's.
+        let own = World::new(64);
+        let mr = own.register(&memory, ALL).unwrap();
+        let put = own.local(&mr, mr.addr, 8, true).unwrap().put(0, b"children");
+        put.is_ok() && own.table.deregister(mr.key, idle) == Ok(())
+    }));
+    span.put(0, b"parent").unwrap();
+    drop(span);
+    assert_eq!(&memory, b"parent\0\0");
+    w.table.deregister(mr.key, idle).unwrap();
+}
