@@ -59,7 +59,7 @@ absent_since! {
     "ibv_cmd_modify_wq" errno;
     "ibv_cmd_open_qp" errno;
     "ibv_cmd_open_xrcd" errno;
-    "ibv_cmd_poll_cq" errno;
+    "ibv_cmd_poll_cq" minus;
     "ibv_cmd_post_recv" errno;
     "ibv_cmd_post_send" errno;
     "ibv_cmd_post_srq_recv" errno;
