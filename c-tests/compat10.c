@@ -135,6 +135,11 @@ BIND(int, dealloc_pd, struct pd10 *);
 BIND(struct mr10 *, reg_mr, struct pd10 *, void *, size_t, int);
 BIND(int, dereg_mr, struct mr10 *);
 BIND(struct cq10 *, create_cq, struct context10 *, int, void *, void *, int);
+/* These two have one node for all programs; what a channel is, only the library knows. */
+void *ibv_create_comp_channel(struct context10 *);
+int ibv_destroy_comp_channel(void *);
+BIND(int, get_cq_event, void *, struct cq10 **, void **);
+BIND(void, ack_cq_events, struct cq10 *, unsigned int);
 BIND(int, resize_cq, struct cq10 *, int);
 BIND(int, destroy_cq, struct cq10 *);
 BIND(struct srq10 *, create_srq, struct pd10 *, void *);
@@ -321,11 +326,19 @@ int main(void)
 
 	CHECK((pd = alloc_pd(ctx)) && pd->context == ctx);
 	CHECK((mr = reg_mr(pd, mem, sizeof(mem), 15)) && mr->context == ctx && mr->pd == pd);
-	CHECK((cq = create_cq(ctx, 32, &n, NULL, 0)) && cq->context == ctx && cq->cq_context == &n && cq->cqe >= 32);
+	void *channel = ibv_create_comp_channel(ctx);
+	CHECK(channel);
+	CHECK((cq = create_cq(ctx, 32, &n, channel, 0)) && cq->context == ctx && cq->cq_context == &n && cq->cqe >= 32);
 	CHECK(!ctx->ops.req_notify_cq(cq, 0));
 	CHECK(dealloc_pd(pd));
 	reliable();
 	datagram();
-	CHECK(!destroy_cq(cq) && !dereg_mr(mr) && !dealloc_pd(pd) && !close_device(ctx));
+	struct cq10 *of = NULL;
+	void *of_context = NULL;
+	CHECK(!get_cq_event(channel, &of, &of_context) && of == cq && of_context == &n);
+	ack_cq_events(cq, 1);
+	CHECK(ibv_destroy_comp_channel(channel));
+	CHECK(!resize_cq(cq, 64) && cq->cqe >= 64);
+	CHECK(!destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !dereg_mr(mr) && !dealloc_pd(pd) && !close_device(ctx));
 	return 0;
 }

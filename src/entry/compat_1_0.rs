@@ -5,7 +5,7 @@
 //! regions, address handles. `compat_1_0_queue` has CQs, SRQs, QPs and events, `compat_1_0_post` the work requests.
 use std::{
     ffi::{c_char, c_int, c_void},
-    mem::ManuallyDrop,
+    mem::{ManuallyDrop, offset_of},
     ptr,
 };
 
@@ -37,6 +37,30 @@ struct Device(*mut ibv_device_1_0);
 
 // SAFETY: a wrapper is written once, before it is shared.
 unsafe impl Send for Device {}
+
+/// A context's wrapper, as large as a real context. Where that says "extended" in `abi_compat`, this says "1.0": the one
+/// node of `ibv_create_comp_channel` serves programs of both ages.
+#[repr(C)]
+struct Context {
+    wrapper: ibv_context_1_0,
+    unused: [u8; offset_of!(ibv_context, abi_compat) - size_of::<ibv_context_1_0>()],
+    abi_compat: usize,
+}
+
+/// `abi_compat` of a wrapper.
+const WRAPPER: usize = usize::MAX - 10;
+const _: () = assert!(offset_of!(Context, abi_compat) == offset_of!(ibv_context, abi_compat));
+
+/// The real context, whichever of the two a program has passed.
+///
+/// # Safety
+/// `ctx` must be an open context or a wrapper of one.
+pub(super) unsafe fn real_context(ctx: *mut ibv_context) -> *mut ibv_context {
+    // SAFETY: both have the field at the same place; a wrapper begins as an `ibv_context_1_0`.
+    unsafe {
+        if (*ctx).abi_compat.addr() == WRAPPER { (*ctx.cast::<ibv_context_1_0>()).real_context } else { ctx }
+    }
+}
 
 /// A new wrapper, zeroed; `fill` sets its fields.
 pub(super) fn wrap<T>(zeroed: T, fill: impl FnOnce(&mut T)) -> *mut T {
@@ -119,24 +143,28 @@ unsafe extern "C" fn open_device(dev: *mut ibv_device_1_0) -> *mut ibv_context_1
         if real.is_null() {
             return ptr::null_mut();
         }
-        wrap(ibv_context_1_0::zeroed(), |ctx| {
-            ctx.device = dev;
-            ctx.cmd_fd = (*real).cmd_fd;
-            ctx.async_fd = (*real).async_fd;
-            ctx.num_comp_vectors = (*real).num_comp_vectors;
-            ctx.real_context = real;
-            ctx.ops.poll_cq = Some(post::poll_cq);
-            ctx.ops.req_notify_cq = Some(post::req_notify_cq);
-            ctx.ops.post_srq_recv = Some(post::post_srq_recv);
-            ctx.ops.post_send = Some(post::post_send);
-            ctx.ops.post_recv = Some(post::post_recv);
-        })
+        let unused = [0; offset_of!(ibv_context, abi_compat) - size_of::<ibv_context_1_0>()];
+        let context =
+            wrap(Context { wrapper: ibv_context_1_0::zeroed(), unused, abi_compat: WRAPPER }, |c| {
+                let ctx = &mut c.wrapper;
+                ctx.device = dev;
+                ctx.cmd_fd = (*real).cmd_fd;
+                ctx.async_fd = (*real).async_fd;
+                ctx.num_comp_vectors = (*real).num_comp_vectors;
+                ctx.real_context = real;
+                ctx.ops.poll_cq = Some(post::poll_cq);
+                ctx.ops.req_notify_cq = Some(post::req_notify_cq);
+                ctx.ops.post_srq_recv = Some(post::post_srq_recv);
+                ctx.ops.post_send = Some(post::post_send);
+                ctx.ops.post_recv = Some(post::post_recv);
+            });
+        context.cast()
     }
 }
 
 unsafe extern "C" fn close_device(ctx: *mut ibv_context_1_0) -> c_int {
     // SAFETY: see `get_device_name`.
-    unsafe { unwrap_if_gone(device::ibv_close_device((*ctx).real_context), ctx) }
+    unsafe { unwrap_if_gone(device::ibv_close_device((*ctx).real_context), ctx.cast::<Context>()) }
 }
 
 unsafe extern "C" fn query_device(ctx: *mut ibv_context_1_0, attr: *mut ibv_device_attr) -> c_int {

@@ -1,4 +1,5 @@
 //! Completion channels and asynchronous events: getting them and acknowledging them.
+use super::compat_1_0;
 use crate::abi::*;
 use crate::core::convention::{code, given, minus_one, nothing, pointer, refuse};
 use crate::core::gid::library;
@@ -17,8 +18,11 @@ export!(ibv_ack_async_event => "ibv_ack_async_event" @@ "IBVERBS_1.1");
 pub(super) unsafe extern "C" fn ibv_create_comp_channel(ctx: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer(|| {
         given(ctx, "ibv_create_comp_channel", "context")?;
-        // SAFETY: a live context.
-        unsafe { (library(ctx)?.create_comp_channel)(ctx) }
+        // SAFETY: a live context, or what a program of IBVERBS_1.0 has for one.
+        unsafe {
+            let ctx = compat_1_0::real_context(ctx);
+            (library(ctx)?.create_comp_channel)(ctx)
+        }
     })
 }
 
