@@ -1,1 +1,209 @@
 //! Message rules, the same for every path: states, begin, place, finish, completions, errors. No C type, socket or clock.
+//!
+//! A QP has two halves with a lock each: `Requester` (send queue) and `Responder` (receive queue). Links drive them:
+//! they take requests that are `ready`, and hand arriving ones to `begin`, `place`, `finish`.
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod recvq;
+pub mod requester;
+pub mod responder;
+pub mod sendq;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::channel::AsyncQueue;
+use super::mem::PdId;
+use super::node::Node;
+use super::types::{EventType, QpState, QpType, Qpn, WcStatus};
+use crate::sys::lock::Lock;
+use attr::Attributes;
+use requester::Requester;
+use responder::Responder;
+
+/// A queue pair. Lock order: `attr`, `sq`, `rq`, then CQs and SRQs, then a link's own.
+#[derive(Debug)]
+pub struct Qp {
+    #[allow(missing_docs)]
+    pub num: Qpn,
+    #[allow(missing_docs)]
+    pub kind: QpType,
+    #[allow(missing_docs)]
+    pub pd: PdId,
+    /// The process that it lives in.
+    pub node: &'static Node,
+    /// What `ibv_modify_qp` has set so far; held over the whole of a modify.
+    pub attr: Lock<Attributes>,
+    /// The send half.
+    pub sq: Lock<Requester>,
+    /// The receive half.
+    pub rq: Lock<Responder>,
+    /// The address of the application's `ibv_qp`, which events name.
+    pub cookie: AtomicUsize,
+    /// The XRC domain (XRC QPs).
+    pub xrc_domain: Option<u64>,
+    state: AtomicU8,
+    events: Arc<AsyncQueue>,
+    /// Asks for the other half's flush when no lock is held.
+    flush_wanted: AtomicBool,
+    me: Weak<Qp>,
+}
+
+/// Why a responder refuses a request (IBA 9.7.5.2.8); the link answers with it where the transport has answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nak {
+    /// No receive request is posted: try again later.
+    Rnr,
+    /// Malformed, not allowed on this QP, or longer than the receive request.
+    InvalidRequest,
+    /// The rkey does not allow it.
+    RemoteAccess,
+    /// The responder's own receive request or memory is bad.
+    RemoteOp,
+}
+
+impl Nak {
+    /// How the requester's work request completes; RNR is retried instead.
+    pub fn status(self) -> WcStatus {
+        match self {
+            Nak::Rnr => WcStatus::RnrRetryExcErr,
+            Nak::InvalidRequest => WcStatus::RemInvReqErr,
+            Nak::RemoteAccess => WcStatus::RemAccessErr,
+            Nak::RemoteOp => WcStatus::RemOpErr,
+        }
+    }
+}
+
+impl Qp {
+    /// A QP in RESET.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        num: Qpn,
+        kind: QpType,
+        pd: PdId,
+        node: &'static Node,
+        xrc_domain: Option<u64>,
+        events: Arc<AsyncQueue>,
+        sq: Requester,
+        rq: Responder,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            num,
+            kind,
+            pd,
+            node,
+            attr: Lock::new(Attributes::default()),
+            sq: Lock::new(sq),
+            rq: Lock::new(rq),
+            cookie: AtomicUsize::new(0),
+            xrc_domain,
+            state: AtomicU8::new(QpState::Reset as u8),
+            events,
+            flush_wanted: AtomicBool::new(false),
+            me: me.clone(),
+        })
+    }
+
+    /// The current state.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        match self.state.load(Ordering::Acquire) {
+            1 => QpState::Init,
+            2 => QpState::Rtr,
+            3 => QpState::Rts,
+            4 => QpState::Sqd,
+            5 => QpState::Sqe,
+            6 => QpState::Err,
+            _ => QpState::Reset,
+        }
+    }
+
+    /// Sets the state. The caller holds both halves' locks, or moves to an error state, which either half may do alone.
+    pub fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::Release);
+        self.node.publish_qp(self);
+    }
+
+    /// A counted reference to this QP; none once it is being destroyed.
+    pub fn me(&self) -> Option<Arc<Qp>> {
+        self.me.upgrade()
+    }
+
+    /// Requests are acknowledged and retried.
+    #[inline]
+    pub fn is_reliable(&self) -> bool {
+        matches!(self.kind, QpType::Rc | QpType::XrcSend | QpType::XrcRecv)
+    }
+
+    /// Raises an asynchronous event about this QP.
+    pub fn raise(&self, event: EventType) {
+        self.events.push(event, self.cookie.load(Ordering::Relaxed));
+    }
+
+    /// Moves the QP to ERR from the receive half, whose lock the caller holds and which flushes itself; the send half
+    /// follows when no lock is held.
+    pub fn fail_from_responder(&self, rq: &mut Responder, event: Option<EventType>) {
+        let before = self.state();
+        if before == QpState::Err || before == QpState::Reset {
+            return;
+        }
+        self.set_state(QpState::Err);
+        rq.flush(self);
+        if let Some(event) = event {
+            self.raise(event);
+        }
+        self.flush_later();
+    }
+
+    /// Moves the QP to ERR from the send half, whose lock the caller holds and which flushes itself.
+    pub fn fail_from_requester(&self, sq: &mut Requester, event: Option<EventType>) {
+        let before = self.state();
+        if before == QpState::Err || before == QpState::Reset {
+            return;
+        }
+        self.set_state(QpState::Err);
+        sq.flush(self);
+        if let Some(event) = event {
+            self.raise(event);
+        }
+        self.flush_later();
+    }
+
+    /// Moves the QP to ERR with no lock held: the peer is gone, or `ibv_modify_qp` says so.
+    /// `oldest` is how the oldest send completes; all else is flushed.
+    pub fn fail(&self, oldest: Option<WcStatus>, event: Option<EventType>) {
+        {
+            let mut sq = self.sq.lock();
+            let before = self.state();
+            if before == QpState::Err || before == QpState::Reset {
+                return;
+            }
+            self.set_state(QpState::Err);
+            if let Some(status) = oldest {
+                sq.complete_oldest_with(self, status);
+            }
+            sq.flush(self);
+        }
+        self.rq.lock().flush(self);
+        if let Some(event) = event {
+            self.raise(event);
+        }
+    }
+
+    /// Completes what an error left to do; called with no lock held.
+    pub fn finish_deferred(&self) {
+        if self.flush_wanted.swap(false, Ordering::AcqRel) {
+            self.sq.lock().flush_if_failed(self);
+            self.rq.lock().flush_if_failed(self);
+        }
+    }
+
+    pub(super) fn flush_later(&self) {
+        if !self.flush_wanted.swap(true, Ordering::AcqRel)
+            && let Some(me) = self.me()
+        {
+            self.node.defer(me);
+        }
+    }
+}

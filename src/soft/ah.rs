@@ -1,0 +1,33 @@
+//! Address handles: where a datagram goes.
+use super::mem::PdId;
+use super::types::Gid;
+
+/// An address, as `ibv_create_ah` or a connected QP's `ah_attr` gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The destination.
+    pub dgid: Gid,
+    /// The source: what the GID table holds at `sgid_index`.
+    pub sgid: Gid,
+    #[allow(missing_docs)]
+    pub sgid_index: u8,
+    /// 20 bits.
+    pub flow_label: u32,
+    /// 0 is taken as 64.
+    pub hop_limit: u8,
+    #[allow(missing_docs)]
+    pub traffic_class: u8,
+    /// Service level.
+    pub sl: u8,
+    /// The destination is this host: memory carries the message.
+    pub same_host: bool,
+}
+
+/// An address handle.
+#[derive(Debug)]
+pub struct Ah {
+    #[allow(missing_docs)]
+    pub pd: PdId,
+    #[allow(missing_docs)]
+    pub address: Address,
+}

@@ -1,0 +1,256 @@
+//! Completion queues: a private ring of completions, armed notifications, overrun.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::channel::{AsyncQueue, CompChannel};
+use super::types::{EventType, Qpn, WcOpcode, WcStatus};
+use crate::sys::{clock, lock::Lock};
+
+/// One completion, laid out as `struct ibv_wc`, so that polling is a copy. `imm` keeps the sender's bytes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Cqe {
+    #[allow(missing_docs)]
+    pub wr_id: u64,
+    /// `enum ibv_wc_status`.
+    pub status: u32,
+    /// `enum ibv_wc_opcode`; true also where the status is an error.
+    pub opcode: u32,
+    #[allow(missing_docs)]
+    pub vendor_err: u32,
+    /// Bytes received, or read; with UD the 40 bytes of the GRH area included.
+    pub byte_len: u32,
+    /// Immediate data in network byte order, or the invalidated rkey.
+    pub imm: u32,
+    /// The local QP.
+    pub qp_num: u32,
+    /// The sender's QP (UD only).
+    pub src_qp: u32,
+    /// `enum ibv_wc_flags`.
+    pub wc_flags: u32,
+    #[allow(missing_docs)]
+    pub pkey_index: u16,
+    #[allow(missing_docs)]
+    pub slid: u16,
+    #[allow(missing_docs)]
+    pub sl: u8,
+    #[allow(missing_docs)]
+    pub dlid_path_bits: u8,
+}
+
+/// `IBV_WC_GRH`: the first 40 bytes of a UD receive hold a GRH.
+pub const WC_GRH: u32 = 1;
+/// `IBV_WC_WITH_IMM`.
+pub const WC_WITH_IMM: u32 = 2;
+
+impl Cqe {
+    /// A completion that carries no more than what every completion has.
+    pub fn new(wr_id: u64, qpn: Qpn, opcode: WcOpcode, status: WcStatus) -> Self {
+        Self {
+            wr_id,
+            status: status.raw(),
+            opcode: opcode.raw(),
+            vendor_err: 0,
+            byte_len: 0,
+            imm: 0,
+            qp_num: qpn.0,
+            src_qp: 0,
+            wc_flags: 0,
+            pkey_index: 0,
+            slid: 0,
+            sl: 0,
+            dlid_path_bits: 0,
+        }
+    }
+}
+
+/// The queue was full: the completion is lost, the CQ is unusable, its QPs go to the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overrun;
+
+/// What `ibv_req_notify_cq` asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    ring: Lock<Ring>,
+    channel: Option<Arc<CompChannel>>,
+    events: Arc<AsyncQueue>,
+    /// The address of the application's `ibv_cq`, which events name.
+    pub cookie: AtomicUsize,
+    /// QPs and SRQs that use this queue; it cannot be destroyed before them.
+    pub users: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Ring {
+    slots: Box<[Cqe]>,
+    stamps: Option<Box<[u64]>>,
+    /// Next to poll and next to fill; they run freely, `slots.len()` is a power of two.
+    tail: u32,
+    head: u32,
+    depth: u32,
+    armed: Armed,
+    overrun: bool,
+    ignore_overrun: bool,
+}
+
+/// How to make a CQ.
+#[derive(Debug)]
+pub struct CqConfig {
+    /// Completions that it holds.
+    pub depth: u32,
+    /// Record the time of each completion.
+    pub timestamps: bool,
+    /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`: the oldest completion gives way instead.
+    pub ignore_overrun: bool,
+}
+
+impl Cq {
+    /// A CQ that notifies `channel` and reports its own failure to `events`.
+    pub fn new(config: &CqConfig, channel: Option<Arc<CompChannel>>, events: Arc<AsyncQueue>) -> Self {
+        let ring = Ring {
+            slots: ring_of(config.depth),
+            stamps: config.timestamps.then(|| stamps_of(config.depth)),
+            tail: 0,
+            head: 0,
+            depth: config.depth,
+            armed: Armed::No,
+            overrun: false,
+            ignore_overrun: config.ignore_overrun,
+        };
+        Self {
+            ring: Lock::new(ring),
+            channel,
+            events,
+            cookie: AtomicUsize::new(0),
+            users: AtomicU32::new(0),
+        }
+    }
+
+    /// The channel that it notifies.
+    pub fn channel(&self) -> Option<&Arc<CompChannel>> {
+        self.channel.as_ref()
+    }
+
+    /// Adds a completion; `solicited` says whether `ibv_req_notify_cq(solicited_only)` wants to hear of it.
+    #[inline]
+    pub fn push(&self, cqe: Cqe, solicited: bool) -> Result<(), Overrun> {
+        let mut ring = self.ring.lock();
+        if ring.head.wrapping_sub(ring.tail) >= ring.depth {
+            if !ring.ignore_overrun || ring.overrun {
+                return self.overrun(&mut ring);
+            }
+            ring.tail = ring.tail.wrapping_add(1);
+        }
+        let at = ring.head as usize & (ring.slots.len() - 1);
+        ring.slots[at] = cqe;
+        if let Some(stamps) = &mut ring.stamps {
+            stamps[at] = clock::now_ns();
+        }
+        ring.head = ring.head.wrapping_add(1);
+        if ring.armed != Armed::No {
+            let wanted = ring.armed == Armed::Any || solicited || cqe.status != WcStatus::Success.raw();
+            if wanted {
+                ring.armed = Armed::No;
+                drop(ring);
+                self.notify();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up to `room` completions, oldest first, and hands each with its time in nanoseconds to `take`.
+    #[inline]
+    pub fn poll(&self, room: usize, mut take: impl FnMut(&Cqe, u64)) -> usize {
+        let mut ring = self.ring.lock();
+        let n = (ring.head.wrapping_sub(ring.tail) as usize).min(room);
+        for _ in 0..n {
+            let at = ring.tail as usize & (ring.slots.len() - 1);
+            take(&ring.slots[at], ring.stamps.as_ref().map_or(0, |s| s[at]));
+            ring.tail = ring.tail.wrapping_add(1);
+        }
+        n
+    }
+
+    /// Asks for one event for the next completion; completions already in the queue do not count (`ibv_req_notify_cq(3)`).
+    pub fn arm(&self, solicited_only: bool) {
+        let Some(channel) = &self.channel else { return };
+        let mut ring = self.ring.lock();
+        if ring.armed == Armed::No {
+            channel.armed(1);
+        }
+        // A request for any completion stands until its event; one for solicited ones may widen.
+        if ring.armed != Armed::Any {
+            ring.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        }
+    }
+
+    /// Ends notifications and forgets events not yet read; before the application's object goes.
+    pub fn retire(&self) {
+        let mut ring = self.ring.lock();
+        let Some(channel) = &self.channel else { return };
+        if ring.armed != Armed::No {
+            ring.armed = Armed::No;
+            channel.armed(-1);
+        }
+        drop(ring);
+        let cookie = self.cookie.load(Ordering::Relaxed);
+        channel.forget(|c| *c == cookie);
+    }
+
+    /// Changes the depth; fails with the number of completions held when they do not fit.
+    pub fn resize(&self, depth: u32) -> Result<(), u32> {
+        let mut ring = self.ring.lock();
+        let held = ring.head.wrapping_sub(ring.tail);
+        if held > depth {
+            return Err(held);
+        }
+        let mut slots = ring_of(depth);
+        let mut stamps = ring.stamps.is_some().then(|| stamps_of(depth));
+        for i in 0..held {
+            let from = ring.tail.wrapping_add(i) as usize & (ring.slots.len() - 1);
+            slots[i as usize] = ring.slots[from];
+            if let (Some(new), Some(old)) = (&mut stamps, &ring.stamps) {
+                new[i as usize] = old[from];
+            }
+        }
+        (ring.slots, ring.stamps, ring.tail, ring.head, ring.depth) = (slots, stamps, 0, held, depth);
+        Ok(())
+    }
+
+    #[cold]
+    fn overrun(&self, ring: &mut Ring) -> Result<(), Overrun> {
+        if !ring.overrun {
+            ring.overrun = true;
+            crate::sys::log::explain(format_args!(
+                "cq: overrun, all {} entries are taken: poll more often or create it larger",
+                ring.depth
+            ));
+            self.events.push(EventType::CqErr, self.cookie.load(Ordering::Relaxed));
+        }
+        Err(Overrun)
+    }
+
+    fn notify(&self) {
+        if let Some(channel) = &self.channel {
+            channel.armed(-1);
+            channel.push(self.cookie.load(Ordering::Relaxed));
+        }
+    }
+}
+
+fn ring_of(depth: u32) -> Box<[Cqe]> {
+    let empty = Cqe::new(0, Qpn(0), WcOpcode::Send, WcStatus::Success);
+    vec![empty; depth.next_power_of_two() as usize].into_boxed_slice()
+}
+
+fn stamps_of(depth: u32) -> Box<[u64]> {
+    vec![0; depth.next_power_of_two() as usize].into_boxed_slice()
+}

@@ -1,0 +1,99 @@
+//! Runs of raw bytes: application memory, ring entries, packets. Others may write them at any time, so they are
+//! copied, never borrowed as slices.
+use std::marker::PhantomData;
+
+use super::copy;
+
+/// A copy met memory that is no longer there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
+
+/// Bytes to copy from.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    ptr: *const u8,
+    len: usize,
+    lives: PhantomData<&'a ()>,
+}
+
+/// Bytes to copy to.
+#[derive(Debug)]
+pub struct RunMut<'a> {
+    ptr: *mut u8,
+    len: usize,
+    lives: PhantomData<&'a ()>,
+}
+
+impl<'a> Run<'a> {
+    /// # Safety
+    /// `ptr..ptr+len` is an address range that this process may try to read while `'a` lasts; a fault is survived.
+    pub unsafe fn new(ptr: *const u8, len: usize) -> Self {
+        Self { ptr, len, lives: PhantomData }
+    }
+
+    /// The bytes of a private slice.
+    pub fn of(bytes: &'a [u8]) -> Self {
+        Self { ptr: bytes.as_ptr(), len: bytes.len(), lives: PhantomData }
+    }
+
+    /// Bytes in the run.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte, for system calls.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    /// The first `n` bytes, or all if there are fewer, and the rest.
+    pub fn split(self, n: usize) -> (Run<'a>, Run<'a>) {
+        let n = n.min(self.len);
+        let rest = Run { ptr: self.ptr.wrapping_add(n), len: self.len - n, lives: PhantomData };
+        (Run { len: n, ..self }, rest)
+    }
+}
+
+impl<'a> RunMut<'a> {
+    /// # Safety
+    /// `ptr..ptr+len` is an address range that this process may try to write while `'a` lasts; a fault is survived.
+    pub unsafe fn new(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len, lives: PhantomData }
+    }
+
+    /// The bytes of a private slice.
+    pub fn of(bytes: &'a mut [u8]) -> Self {
+        Self { ptr: bytes.as_mut_ptr(), len: bytes.len(), lives: PhantomData }
+    }
+
+    /// Bytes in the run.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte, for system calls.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// Copies `src` to the front and keeps the rest; `src` is no longer than the run.
+    pub fn fill(&mut self, src: Run<'_>) -> Result<(), Gone> {
+        debug_assert!(src.len <= self.len);
+        let n = src.len.min(self.len);
+        // SAFETY: both runs may be accessed for their lengths, and `copy` survives faults.
+        unsafe { copy(self.ptr, src.ptr, n)? };
+        self.ptr = self.ptr.wrapping_add(n);
+        self.len -= n;
+        Ok(())
+    }
+}

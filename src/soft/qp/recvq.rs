@@ -1,0 +1,138 @@
+//! Receive work requests in private memory, of a QP or of an SRQ.
+use crate::soft::types::Sge;
+use crate::sys::errno::Errno;
+
+/// A receive request that a message has taken.
+#[derive(Debug, Default)]
+pub struct Taken {
+    #[allow(missing_docs)]
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: Vec<Sge>,
+    /// Bytes that fit.
+    pub room: u64,
+}
+
+/// A ring of receive requests, taken in the order of posting.
+#[derive(Debug)]
+pub struct RecvQueue {
+    wr_ids: Box<[u64]>,
+    counts: Box<[u32]>,
+    sges: Box<[Sge]>,
+    depth: u32,
+    max_sge: u32,
+    tail: u64,
+    head: u64,
+}
+
+impl RecvQueue {
+    /// A queue for `depth` requests of up to `max_sge` SGEs.
+    pub fn new(depth: u32, max_sge: u32) -> Self {
+        let slots = (depth as usize).next_power_of_two();
+        Self {
+            wr_ids: vec![0; slots].into_boxed_slice(),
+            counts: vec![0; slots].into_boxed_slice(),
+            sges: vec![Sge::default(); slots * max_sge as usize].into_boxed_slice(),
+            depth,
+            max_sge,
+            tail: 0,
+            head: 0,
+        }
+    }
+
+    /// Requests that it holds at most.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+    /// SGEs of a request at most.
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+    /// Requests that wait.
+    pub fn len(&self) -> u32 {
+        (self.head - self.tail) as u32
+    }
+    /// No request waits.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Posts a request: ENOMEM when the queue is full, EINVAL when it has too many SGEs.
+    #[inline]
+    pub fn post(&mut self, wr_id: u64, sges: impl ExactSizeIterator<Item = Sge>) -> Result<(), Errno> {
+        if sges.len() > self.max_sge as usize {
+            return Err(Errno::EINVAL);
+        }
+        if self.len() >= self.depth {
+            return Err(Errno::ENOMEM);
+        }
+        let slot = self.head as usize & (self.wr_ids.len() - 1);
+        self.wr_ids[slot] = wr_id;
+        self.counts[slot] = sges.len() as u32;
+        let first = slot * self.max_sge as usize;
+        for (place, sge) in self.sges[first..].iter_mut().zip(sges) {
+            *place = sge;
+        }
+        self.head += 1;
+        Ok(())
+    }
+
+    /// Takes the oldest request into `taken`; false when there is none.
+    #[inline]
+    pub fn take(&mut self, taken: &mut Taken) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let slot = self.tail as usize & (self.wr_ids.len() - 1);
+        let first = slot * self.max_sge as usize;
+        taken.wr_id = self.wr_ids[slot];
+        taken.sges.clear();
+        taken.sges.extend_from_slice(&self.sges[first..first + self.counts[slot] as usize]);
+        taken.room = taken.sges.iter().map(|s| s.length as u64).sum();
+        self.tail += 1;
+        true
+    }
+
+    /// Bytes that the oldest request has room for.
+    pub fn room_of_next(&self) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        let slot = self.tail as usize & (self.wr_ids.len() - 1);
+        let first = slot * self.max_sge as usize;
+        Some(self.sges[first..first + self.counts[slot] as usize].iter().map(|s| s.length as u64).sum())
+    }
+
+    /// Takes the oldest request and forgets all but its wr_id (flush).
+    pub fn pop_wr_id(&mut self) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        let slot = self.tail as usize & (self.wr_ids.len() - 1);
+        self.tail += 1;
+        Some(self.wr_ids[slot])
+    }
+
+    /// Changes the depth; false when the waiting requests do not fit.
+    pub fn resize(&mut self, depth: u32) -> bool {
+        if self.len() > depth {
+            return false;
+        }
+        let mut new = Self::new(depth, self.max_sge);
+        while !self.is_empty() {
+            let slot = self.tail as usize & (self.wr_ids.len() - 1);
+            let first = slot * self.max_sge as usize;
+            let sges = self.sges[first..first + self.counts[slot] as usize].iter().copied();
+            let posted = new.post(self.wr_ids[slot], sges);
+            debug_assert!(posted.is_ok());
+            self.tail += 1;
+        }
+        *self = new;
+        true
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.tail = self.head;
+    }
+}

@@ -1,0 +1,398 @@
+//! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
+use std::sync::Arc;
+
+use super::Qp;
+use super::sendq::{SendQueue, Wqe};
+use crate::soft::cq::{Cq, Cqe};
+use crate::soft::link::Path;
+use crate::soft::mem::run::{Run, RunMut};
+use crate::soft::mem::{self};
+use crate::soft::types::{
+    EventType, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode,
+};
+use crate::sys::errno::Errno;
+
+/// The send half.
+#[derive(Debug)]
+pub struct Requester {
+    /// The work requests.
+    pub queue: SendQueue,
+    cq: Option<Arc<Cq>>,
+    sig_all: bool,
+    /// How messages reach the peer; UD asks each request's address handle instead.
+    pub path: Path,
+    /// The PSN of the next new message; messages on shm, packets on udp.
+    pub psn: Psn,
+    /// READs and atomics that may be outstanding, and how many are.
+    pub max_rd_atomic: u8,
+    rd_atomic: u8,
+    /// What the application allows (`IBV_QP_RETRY_CNT`, `IBV_QP_RNR_RETRY`, `IBV_QP_TIMEOUT`).
+    pub retry: RetryLimits,
+    retries_left: u8,
+    rnr_left: u8,
+    /// Nothing is sent before this time (nanoseconds); 0: no wait.
+    pub wait_until: u64,
+    /// UD: the Q_Key for requests whose own has the high bit set.
+    pub qkey: u32,
+    /// A request that failed here, and how, while older ones are still under way.
+    doomed: Option<(u64, WcStatus)>,
+    /// `SqDrained` is wanted when the queue has drained in SQD.
+    pub tell_drained: bool,
+}
+
+/// Retry attributes as `ibv_modify_qp` takes them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RetryLimits {
+    /// Retries after a timeout or a sequence error, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after RNR, 0 to 6; 7 never gives up.
+    pub rnr_retry: u8,
+    /// The local ACK timeout is 4.096 us * 2^timeout; 0 is infinite.
+    pub timeout: u8,
+}
+
+impl RetryLimits {
+    /// The local ACK timeout in nanoseconds.
+    pub fn timeout_ns(&self) -> Option<u64> {
+        (self.timeout != 0).then(|| 4096u64 << self.timeout.min(31))
+    }
+}
+
+impl Requester {
+    /// The send half over `queue`.
+    pub fn new(queue: SendQueue, cq: Option<Arc<Cq>>, sig_all: bool) -> Self {
+        Self {
+            queue,
+            cq,
+            sig_all,
+            path: Path::None,
+            psn: Psn::new(0),
+            max_rd_atomic: 0,
+            rd_atomic: 0,
+            retry: RetryLimits::default(),
+            retries_left: 0,
+            rnr_left: 0,
+            wait_until: 0,
+            qkey: 0,
+            doomed: None,
+            tell_drained: false,
+        }
+    }
+
+    /// The CQ of its sends.
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.cq.as_ref()
+    }
+
+    /// Every request is signaled (`sq_sig_all`).
+    pub fn sig_all(&self) -> bool {
+        self.sig_all
+    }
+
+    /// May a request be posted in this state? EINVAL before RTS, as on a kernel device.
+    #[inline]
+    pub fn accepts(&self, qp: &Qp) -> Result<(), Errno> {
+        match qp.state() {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Posts the drafts: the caller then pumps the link. In an error state they are flushed at once.
+    #[inline]
+    pub fn publish(&mut self, qp: &Qp) {
+        self.queue.publish();
+        if matches!(qp.state(), QpState::Err | QpState::Sqe) {
+            self.flush(qp);
+        }
+    }
+
+    /// The request that the link begins next; none while the queue, a fence or a retry timer says wait.
+    #[inline]
+    pub fn ready(&self, qp: &Qp) -> Option<u64> {
+        let at = self.queue.next;
+        if at == self.queue.head || self.wait_until != 0 || self.doomed.is_some() || qp.state() != QpState::Rts {
+            return None;
+        }
+        let wqe = self.queue.wqe(at);
+        if wqe.flags.contains(SendFlags::FENCE) && self.rd_atomic > 0 {
+            return None;
+        }
+        if wqe.wants_answer() && self.rd_atomic >= self.max_rd_atomic.max(1) {
+            return None;
+        }
+        Some(at)
+    }
+
+    /// Something has been sent and is not complete.
+    #[inline]
+    pub fn has_unacked(&self) -> bool {
+        self.queue.tail != self.queue.next
+    }
+
+    /// The link has begun (or, after a retry, begun again) request `at`.
+    #[inline]
+    pub fn begun(&mut self, at: u64) {
+        debug_assert_eq!(at, self.queue.next);
+        self.queue.next = at + 1;
+        if self.queue.wqe(at).wants_answer() {
+            self.rd_atomic += 1;
+        }
+    }
+
+    /// The link begins request `at` again, and all behind it.
+    pub fn rewind(&mut self, at: u64) {
+        let at = at.max(self.queue.tail);
+        for i in at..self.queue.next {
+            let wqe = self.queue.wqe(i);
+            if wqe.wants_answer() && !wqe.answered {
+                self.rd_atomic = self.rd_atomic.saturating_sub(1);
+            }
+            self.queue.wqe_mut(i).cursor = 0;
+        }
+        self.queue.next = self.queue.next.min(at);
+    }
+
+    /// The responder has accepted everything up to and including `psn`. Answers still missing are not implied.
+    /// True if something completed.
+    pub fn acked(&mut self, qp: &Qp, psn: Psn) -> bool {
+        let before = self.queue.tail;
+        while self.queue.tail != self.queue.next {
+            let wqe = self.queue.wqe(self.queue.tail);
+            if psn.since(wqe.psn.plus(wqe.psns.saturating_sub(1))) < 0 || (wqe.wants_answer() && !wqe.answered) {
+                break;
+            }
+            self.complete_oldest_with(qp, WcStatus::Success);
+        }
+        let moved = self.queue.tail != before;
+        if moved {
+            self.refill_retries();
+        }
+        moved
+    }
+
+    /// The answer to request `at` is complete; it and what it implies complete in order.
+    pub fn answered(&mut self, qp: &Qp, at: u64) {
+        let wqe = self.queue.wqe_mut(at);
+        if !wqe.answered {
+            wqe.answered = true;
+            self.rd_atomic = self.rd_atomic.saturating_sub(1);
+        }
+        let psn = wqe.psn.plus(wqe.psns.saturating_sub(1));
+        self.acked(qp, psn);
+    }
+
+    /// The request under way whose first PSN is `psn`.
+    pub fn find(&self, psn: Psn) -> Option<u64> {
+        (self.queue.tail..self.queue.next).find(|at| self.queue.wqe(*at).psn == psn)
+    }
+
+    /// The responder has no receive request for `at`: wait `delay_ns`, then begin there again.
+    /// False when the retries are used up; the QP is then in ERR.
+    pub fn back_off_rnr(&mut self, qp: &Qp, at: u64, now: u64, delay_ns: u64) -> bool {
+        if self.retry.rnr_retry != 7 {
+            if self.rnr_left == 0 {
+                self.doom(qp, at, WcStatus::RnrRetryExcErr);
+                return false;
+            }
+            self.rnr_left -= 1;
+        }
+        self.rewind(at);
+        self.wait_until = now + delay_ns;
+        true
+    }
+
+    /// Nobody answers: wait the local ACK timeout, then begin at `at` again.
+    /// False when the retries are used up; the QP is then in ERR.
+    pub fn back_off(&mut self, qp: &Qp, at: u64, now: u64) -> bool {
+        self.rewind(at);
+        let Some(delay) = self.retry.timeout_ns() else {
+            self.wait_until = u64::MAX;
+            return true;
+        };
+        if self.retries_left == 0 {
+            self.doom(qp, at, WcStatus::RetryExcErr);
+            return false;
+        }
+        self.retries_left -= 1;
+        self.wait_until = now + delay;
+        true
+    }
+
+    /// One more timeout or sequence error counts against `retry_cnt`; false when there is none left.
+    pub fn use_retry(&mut self) -> bool {
+        let left = self.retries_left > 0;
+        self.retries_left = self.retries_left.saturating_sub(1);
+        left
+    }
+
+    /// One more RNR counts against `rnr_retry`; false when there is none left.
+    pub fn use_rnr_retry(&mut self) -> bool {
+        if self.retry.rnr_retry == 7 {
+            return true;
+        }
+        let left = self.rnr_left > 0;
+        self.rnr_left = self.rnr_left.saturating_sub(1);
+        left
+    }
+
+    /// Progress was made: all retries are available again.
+    pub fn refill_retries(&mut self) {
+        (self.retries_left, self.rnr_left) = (self.retry.retry_cnt, self.retry.rnr_retry);
+    }
+
+    /// Request `at` fails with `status`; it does so once all older ones are complete, and takes the QP with it.
+    #[cold]
+    pub fn doom(&mut self, qp: &Qp, at: u64, status: WcStatus) {
+        if self.doomed.is_none_or(|(other, _)| at < other) {
+            self.doomed = Some((at, status));
+        }
+        self.fall_if_doomed(qp);
+    }
+
+    /// Completes the oldest request; with an error status the rest is the caller's to flush.
+    pub fn complete_oldest_with(&mut self, qp: &Qp, status: WcStatus) {
+        let at = self.queue.tail;
+        if at == self.queue.head {
+            return;
+        }
+        let begun = at < self.queue.next;
+        let wqe = self.queue.wqe_mut(at);
+        wqe.ah = None;
+        let signaled = self.sig_all || wqe.flags.contains(SendFlags::SIGNALED);
+        let open_answer = begun && wqe.wants_answer() && !wqe.answered;
+        let mut cqe = Cqe::new(wqe.wr_id, qp.num, completion_of(wqe.opcode), status);
+        cqe.byte_len = wqe.length;
+        if open_answer {
+            self.rd_atomic = self.rd_atomic.saturating_sub(1);
+        }
+        self.queue.tail = at + 1;
+        self.queue.next = self.queue.next.max(at + 1);
+        if signaled || status != WcStatus::Success {
+            let lost = self.cq.as_ref().is_some_and(|cq| cq.push(cqe, false).is_err());
+            if lost && status == WcStatus::Success {
+                qp.fail_from_requester(self, Some(EventType::QpFatal));
+                return;
+            }
+        }
+        if self.doomed.is_some() {
+            self.fall_if_doomed(qp);
+        } else if qp.state() == QpState::Sqd && !self.has_unacked() && self.tell_drained {
+            self.tell_drained = false;
+            qp.raise(EventType::SqDrained);
+        }
+    }
+
+    /// Flushes all requests, oldest first: the QP is in ERR or SQE.
+    pub fn flush(&mut self, qp: &Qp) {
+        self.doomed = None;
+        self.wait_until = 0;
+        while self.queue.tail != self.queue.head {
+            self.complete_oldest_with(qp, WcStatus::WrFlushErr);
+        }
+    }
+
+    /// `flush`, if the QP is in ERR.
+    pub fn flush_if_failed(&mut self, qp: &Qp) {
+        if qp.state() == QpState::Err {
+            self.flush(qp);
+        }
+    }
+
+    /// Forgets everything: the QP goes to RESET.
+    pub fn reset(&mut self) {
+        self.queue.clear();
+        self.path = Path::None;
+        (self.rd_atomic, self.wait_until, self.doomed, self.tell_drained) = (0, 0, None, false);
+    }
+
+    /// Hands the payload bytes `from..from+len` of request `at` to `take`, piece by piece.
+    #[inline]
+    pub fn pieces<E: From<WcStatus>>(
+        &self,
+        qp: &Qp,
+        at: u64,
+        from: u32,
+        len: u32,
+        mut take: impl FnMut(Run<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.queue.wqe(at).flags.contains(SendFlags::INLINE) {
+            let bytes = &self.queue.inline(at)[from as usize..(from + len) as usize];
+            return if bytes.is_empty() { Ok(()) } else { take(Run::of(bytes)) };
+        }
+        mem::pieces(&qp.node.mem, qp.pd, self.queue.sges(at), from as u64, len as u64, WcStatus::LocProtErr, take)
+    }
+
+    /// Copies the payload bytes `from..` of request `at` to `to`, as many as it has room for.
+    #[inline]
+    pub fn gather(&self, qp: &Qp, at: u64, from: u32, mut to: RunMut<'_>) -> Result<(), WcStatus> {
+        let len = to.len() as u32;
+        self.pieces(qp, at, from, len, |run| to.fill(run).map_err(|_| WcStatus::LocProtErr))
+    }
+
+    /// Copies a piece of the answer to READ `at` to where the application wants it.
+    pub fn scatter(&self, qp: &Qp, at: u64, offset: u32, bytes: Run<'_>) -> Result<(), WcStatus> {
+        mem::scatter(&qp.node.mem, qp.pd, self.queue.sges(at), offset as u64, bytes)
+            .map_err(|_| WcStatus::LocProtErr)
+    }
+
+    /// What is wrong with request `at` before anything is sent: its length (IBA 11.4.1.1, 9.7.7).
+    #[inline]
+    pub fn check(&self, qp: &Qp, at: u64) -> Result<(), WcStatus> {
+        let wqe = self.queue.wqe(at);
+        let atomic = matches!(wqe.opcode, WrOpcode::CmpSwap | WrOpcode::FetchAdd);
+        if wqe.length > MAX_MESSAGE || (atomic && wqe.length != 8) {
+            return Err(WcStatus::LocLenErr);
+        }
+        debug_assert!(qp.kind != QpType::XrcRecv);
+        Ok(())
+    }
+
+    fn fall_if_doomed(&mut self, qp: &Qp) {
+        let Some((at, status)) = self.doomed else { return };
+        if at > self.queue.tail {
+            return;
+        }
+        self.doomed = None;
+        let wqe: &Wqe = self.queue.wqe(at);
+        crate::sys::log::explain(format_args!(
+            "qp {:?}: {:?} wr_id={} completes with {status:?}: length {} rkey {:?} addr 0x{:x} SGEs {:?}",
+            qp.num,
+            wqe.opcode,
+            wqe.wr_id,
+            wqe.length,
+            wqe.rkey,
+            wqe.remote_addr,
+            self.queue.sges(at)
+        ));
+        // Unreliable QPs keep receiving: only the send queue stops (IBA 10.3.1, SQE).
+        if qp.is_reliable() {
+            if qp.state() == QpState::Err || qp.state() == QpState::Reset {
+                return;
+            }
+            qp.set_state(QpState::Err);
+            self.complete_oldest_with(qp, status);
+            self.flush(qp);
+            qp.flush_later();
+        } else {
+            qp.set_state(QpState::Sqe);
+            self.complete_oldest_with(qp, status);
+            self.flush(qp);
+        }
+    }
+}
+
+/// How a request of this opcode completes.
+pub fn completion_of(opcode: WrOpcode) -> WcOpcode {
+    match opcode {
+        WrOpcode::Write | WrOpcode::WriteImm => WcOpcode::Write,
+        WrOpcode::Send | WrOpcode::SendImm | WrOpcode::SendInv => WcOpcode::Send,
+        WrOpcode::Read => WcOpcode::Read,
+        WrOpcode::CmpSwap => WcOpcode::CompSwap,
+        WrOpcode::FetchAdd => WcOpcode::FetchAdd,
+        WrOpcode::LocalInv => WcOpcode::LocalInv,
+        WrOpcode::BindMw => WcOpcode::BindMw,
+        WrOpcode::Flush => WcOpcode::Flush,
+        WrOpcode::AtomicWrite => WcOpcode::AtomicWrite,
+    }
+}

@@ -1,0 +1,471 @@
+//! The receive half of a QP: what an arriving request may do, where its bytes go, how it completes.
+use std::sync::Arc;
+
+use super::recvq::{RecvQueue, Taken};
+use super::{Nak, Qp};
+use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM};
+use crate::soft::mem::run::{Run, RunMut};
+use crate::soft::mem::{self, Access64};
+use crate::soft::srq::Srq;
+use crate::soft::types::{
+    Access, EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, Qpn, WcOpcode, WcStatus, WrOpcode,
+};
+
+/// Bytes before the payload of a UD receive.
+pub const GRH_BYTES: usize = 40;
+
+/// An arriving request, as the first word of it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    #[allow(missing_docs)]
+    pub op: WrOpcode,
+    /// Payload bytes of the whole message; a SEND on the wire tells only at its end.
+    pub total: Option<u32>,
+    /// Where RDMA and atomics go.
+    pub remote_addr: u64,
+    #[allow(missing_docs)]
+    pub rkey: Key,
+    /// Compare value, or the addend.
+    pub compare_add: u64,
+    #[allow(missing_docs)]
+    pub swap: u64,
+    /// XRC: the SRQ that the sender names.
+    pub srqn: u32,
+    #[allow(missing_docs)]
+    pub src_qpn: Qpn,
+}
+
+/// What the last word of a request says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ending {
+    /// Immediate data in network byte order.
+    pub imm: Option<u32>,
+    /// The sender asked for a solicited event.
+    pub solicited: bool,
+    /// UD: service level.
+    pub sl: u8,
+}
+
+/// The receive half.
+#[derive(Debug)]
+pub struct Responder {
+    queue: Option<RecvQueue>,
+    srq: Option<Arc<Srq>>,
+    cq: Option<Arc<Cq>>,
+    /// Remote access that the QP allows (`IBV_QP_ACCESS_FLAGS`).
+    pub access: Access,
+    /// The PSN that the next request must have; messages on shm, packets on udp.
+    pub psn: Psn,
+    /// READs and atomics that the requester may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// The code of the time that an RNR NAK asks the requester to wait (IBA table 45).
+    pub min_rnr_timer: u8,
+    /// UD: requests must carry it.
+    pub qkey: u32,
+    /// The message that is arriving.
+    current: Option<Arriving>,
+    /// The receive request it has taken; kept for its memory.
+    taken: Taken,
+    /// `taken` belongs to a message that was abandoned; the next one takes it.
+    parked: bool,
+    established: bool,
+    last_wqe_told: bool,
+}
+
+#[derive(Debug)]
+struct Arriving {
+    request: Request,
+    placed: u64,
+    has_taken: bool,
+    /// XRC: the SRQ it goes to.
+    srq: Option<Arc<Srq>>,
+}
+
+impl Responder {
+    /// The receive half over its own queue or an SRQ; XRC receivers have neither, XRC senders no CQ.
+    pub fn new(queue: Option<RecvQueue>, srq: Option<Arc<Srq>>, cq: Option<Arc<Cq>>) -> Self {
+        Self {
+            queue,
+            srq,
+            cq,
+            access: Access::empty(),
+            psn: Psn::new(0),
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            qkey: 0,
+            current: None,
+            taken: Taken::default(),
+            parked: false,
+            established: false,
+            last_wqe_told: false,
+        }
+    }
+
+    /// Its own receive queue; none where an SRQ serves.
+    pub fn queue(&mut self) -> Option<&mut RecvQueue> {
+        self.queue.as_mut()
+    }
+
+    /// The SRQ that serves it.
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.srq.as_ref()
+    }
+
+    /// The CQ of its receives.
+    pub fn cq(&self) -> Option<&Arc<Cq>> {
+        self.cq.as_ref()
+    }
+
+    /// Requests are carried out in this state.
+    #[inline]
+    pub fn listens(&self, qp: &Qp) -> bool {
+        matches!(qp.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    /// A message is half here.
+    pub fn is_midway(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Begins a SEND or WRITE: checks access, takes a receive request. On `Rnr` nothing has changed.
+    #[inline]
+    pub fn begin(&mut self, qp: &Qp, request: Request) -> Result<(), Nak> {
+        if !self.established {
+            self.establish(qp);
+        }
+        self.abandon();
+        let total = request.total.unwrap_or(0);
+        if total > MAX_MESSAGE {
+            return self.refuse(qp, Nak::InvalidRequest);
+        }
+        let srq = match self.xrc_srq(qp, &request) {
+            Ok(srq) => srq,
+            Err(nak) => return self.refuse(qp, nak),
+        };
+        self.current = Some(Arriving { request, placed: 0, has_taken: false, srq });
+        match request.op {
+            WrOpcode::Send | WrOpcode::SendImm | WrOpcode::SendInv => {
+                self.take(qp)?;
+                let room = self.taken.room;
+                if request.total.is_some_and(|n| n as u64 > room) {
+                    return self.refuse_taken(qp, WcStatus::LocLenErr, Nak::InvalidRequest);
+                }
+            }
+            WrOpcode::Write | WrOpcode::WriteImm => {
+                if !self.access.contains(Access::REMOTE_WRITE) {
+                    return self.refuse(qp, Nak::InvalidRequest);
+                }
+                if total > 0 {
+                    let (va, need) = (request.remote_addr, Access::REMOTE_WRITE);
+                    if qp.node.mem.remote(qp.pd, request.rkey, va, total as u64, need).is_err() {
+                        return self.refuse(qp, Nak::RemoteAccess);
+                    }
+                }
+                // Where the length is known from the start, so is the opcode: take the receive before the data moves.
+                if request.op == WrOpcode::WriteImm && request.total.is_some() {
+                    self.take(qp)?;
+                }
+            }
+            _ => return self.refuse(qp, Nak::InvalidRequest),
+        }
+        Ok(())
+    }
+
+    /// Begins a UD message: a wrong Q_Key, or a message that does not fit, is dropped without a trace (false).
+    pub fn begin_datagram(&mut self, qp: &Qp, request: Request, qkey: u32, grh: &[u8; GRH_BYTES]) -> bool {
+        if qkey != self.qkey {
+            return false;
+        }
+        let needs = GRH_BYTES as u64 + request.total.unwrap_or(0) as u64;
+        let room = match &self.srq {
+            Some(srq) => srq.room_of_next(),
+            None => self.queue.as_ref().and_then(RecvQueue::room_of_next),
+        };
+        if room.is_none_or(|room| room < needs) {
+            return false;
+        }
+        self.begin(qp, Request { total: None, ..request }).is_ok() && self.place(qp, Run::of(grh)).is_ok()
+    }
+
+    /// Places the next bytes of the message.
+    #[inline]
+    pub fn place(&mut self, qp: &Qp, bytes: Run<'_>) -> Result<(), Nak> {
+        let Some(current) = &mut self.current else { return Err(Nak::InvalidRequest) };
+        let (at, n) = (current.placed, bytes.len() as u64);
+        current.placed += n;
+        match current.request.op {
+            WrOpcode::Write | WrOpcode::WriteImm => {
+                if n == 0 {
+                    return Ok(());
+                }
+                if current.request.total.is_some_and(|total| at + n > total as u64) {
+                    return self.refuse(qp, Nak::InvalidRequest);
+                }
+                let va = current.request.remote_addr.wrapping_add(at);
+                let (key, need) = (current.request.rkey, Access::REMOTE_WRITE);
+                let wrote = match qp.node.mem.remote(qp.pd, key, va, n, need) {
+                    Ok(span) => span.run_mut().fill(bytes).is_ok(),
+                    Err(_) => false,
+                };
+                if wrote { Ok(()) } else { self.refuse_any(qp, WcStatus::LocAccessErr, Nak::RemoteAccess) }
+            }
+            _ => {
+                if at + n > self.taken.room {
+                    return self.refuse_taken(qp, WcStatus::LocLenErr, Nak::InvalidRequest);
+                }
+                let pd = current.srq.as_ref().or(self.srq.as_ref()).map_or(qp.pd, |srq| srq.pd);
+                match mem::scatter(&qp.node.mem, pd, &self.taken.sges, at, bytes) {
+                    Ok(()) => Ok(()),
+                    Err(_) => self.refuse_taken(qp, WcStatus::LocProtErr, Nak::RemoteOp),
+                }
+            }
+        }
+    }
+
+    /// Ends the message: its receive completes. `Rnr` (WRITE with immediate on the wire) leaves it open.
+    #[inline]
+    pub fn finish(&mut self, qp: &Qp, ending: Ending) -> Result<(), Nak> {
+        let Some(current) = &self.current else { return Err(Nak::InvalidRequest) };
+        let request = current.request;
+        let write = matches!(request.op, WrOpcode::Write | WrOpcode::WriteImm);
+        if write && request.total.is_some_and(|total| total as u64 != current.placed) {
+            return self.refuse_any(qp, WcStatus::RemInvReqErr, Nak::InvalidRequest);
+        }
+        if write && ending.imm.is_none() {
+            self.current = None;
+            return Ok(());
+        }
+        if !current.has_taken {
+            self.take_open(qp)?;
+        }
+        let placed = self.current.as_ref().map_or(0, |c| c.placed);
+        let opcode = if write { WcOpcode::RecvWithImm } else { WcOpcode::Recv };
+        let mut cqe = Cqe::new(self.taken.wr_id, qp.num, opcode, WcStatus::Success);
+        cqe.byte_len = placed as u32;
+        if let Some(imm) = ending.imm {
+            cqe.imm = imm;
+            cqe.wc_flags |= WC_WITH_IMM;
+        }
+        if qp.kind == QpType::Ud {
+            cqe.src_qp = request.src_qpn.0;
+            cqe.wc_flags |= WC_GRH;
+            cqe.sl = ending.sl;
+        }
+        self.complete(qp, cqe, ending.solicited)
+    }
+
+    /// Forgets the message that is arriving (UC lost a packet); a receive request that it took serves the next one.
+    pub fn abandon(&mut self) {
+        if self.current.as_ref().is_some_and(|c| c.has_taken) {
+            self.parked = true;
+        }
+        self.current = None;
+    }
+
+    /// May the requester read here? Nothing is copied yet.
+    pub fn check_read(&mut self, qp: &Qp, request: &Request) -> Result<(), Nak> {
+        if !self.established {
+            self.establish(qp);
+        }
+        if !self.access.contains(Access::REMOTE_READ) || self.max_dest_rd_atomic == 0 {
+            return self.refuse(qp, Nak::InvalidRequest);
+        }
+        let n = request.total.unwrap_or(0) as u64;
+        if n > MAX_MESSAGE as u64 {
+            return self.refuse(qp, Nak::InvalidRequest);
+        }
+        if n > 0 && qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, n, Access::REMOTE_READ).is_err()
+        {
+            return self.refuse(qp, Nak::RemoteAccess);
+        }
+        Ok(())
+    }
+
+    /// Copies a piece of what a READ asked for; the key is checked again, since the region may have gone meanwhile.
+    pub fn read(&mut self, qp: &Qp, rkey: Key, va: u64, mut to: RunMut<'_>) -> Result<(), Nak> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let read = match qp.node.mem.remote(qp.pd, rkey, va, to.len() as u64, Access::REMOTE_READ) {
+            Ok(span) => to.fill(span.run()).is_ok(),
+            Err(_) => false,
+        };
+        if read { Ok(()) } else { self.refuse(qp, Nak::RemoteAccess) }
+    }
+
+    /// Carries out an atomic and gives the value before it, in host byte order.
+    pub fn atomic(&mut self, qp: &Qp, request: &Request) -> Result<u64, Nak> {
+        if !self.established {
+            self.establish(qp);
+        }
+        if !self.access.contains(Access::REMOTE_ATOMIC) || self.max_dest_rd_atomic == 0 {
+            return self.refuse(qp, Nak::InvalidRequest);
+        }
+        if !request.remote_addr.is_multiple_of(8) {
+            return self.refuse(qp, Nak::InvalidRequest);
+        }
+        let op = match request.op {
+            WrOpcode::CmpSwap => Access64::CompareSwap { compare: request.compare_add, swap: request.swap },
+            WrOpcode::FetchAdd => Access64::FetchAdd(request.compare_add),
+            _ => return self.refuse(qp, Nak::InvalidRequest),
+        };
+        let result = match qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, 8, Access::REMOTE_ATOMIC) {
+            Ok(span) => span.atomic(op).ok(),
+            Err(_) => None,
+        };
+        match result {
+            Some(before) => Ok(before),
+            None => self.refuse(qp, Nak::RemoteAccess),
+        }
+    }
+
+    /// Flushes every receive request: the QP is in ERR.
+    pub fn flush(&mut self, qp: &Qp) {
+        let midway = self.current.take().is_some_and(|c| c.has_taken) || std::mem::take(&mut self.parked);
+        if midway {
+            let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, WcStatus::WrFlushErr);
+            self.push(cqe, true);
+        }
+        while let Some(wr_id) = self.queue.as_mut().and_then(RecvQueue::pop_wr_id) {
+            self.push(Cqe::new(wr_id, qp.num, WcOpcode::Recv, WcStatus::WrFlushErr), true);
+        }
+        if self.srq.is_some() && !self.last_wqe_told {
+            self.last_wqe_told = true;
+            qp.raise(EventType::QpLastWqeReached);
+        }
+    }
+
+    /// `flush`, if the QP is in ERR.
+    pub fn flush_if_failed(&mut self, qp: &Qp) {
+        if qp.state() == QpState::Err {
+            self.flush(qp);
+        }
+    }
+
+    /// Forgets everything: the QP goes to RESET.
+    pub fn reset(&mut self) {
+        self.current = None;
+        self.parked = false;
+        if let Some(queue) = &mut self.queue {
+            queue.clear();
+        }
+        (self.established, self.last_wqe_told) = (false, false);
+    }
+
+    #[cold]
+    fn establish(&mut self, qp: &Qp) {
+        self.established = true;
+        if qp.state() == QpState::Rtr && qp.kind != QpType::Ud {
+            qp.raise(EventType::CommEst);
+        }
+    }
+
+    fn xrc_srq(&self, qp: &Qp, request: &Request) -> Result<Option<Arc<Srq>>, Nak> {
+        if qp.kind != QpType::XrcRecv || matches!(request.op, WrOpcode::Write) {
+            return Ok(None);
+        }
+        match qp.node.srq(request.srqn) {
+            Some(srq) if srq.xrc.as_ref().map(|x| x.domain) == qp.xrc_domain => Ok(Some(srq)),
+            _ => Err(Nak::InvalidRequest),
+        }
+    }
+
+    /// Takes a receive request for a message that begins; without one the message has not begun.
+    fn take(&mut self, qp: &Qp) -> Result<(), Nak> {
+        let taken = self.take_open(qp);
+        if taken.is_err() {
+            self.current = None;
+        }
+        taken
+    }
+
+    fn take_open(&mut self, qp: &Qp) -> Result<(), Nak> {
+        let Some(current) = &mut self.current else { return Err(Nak::InvalidRequest) };
+        let got = if std::mem::take(&mut self.parked) {
+            true
+        } else if qp.kind == QpType::XrcRecv {
+            current.srq.as_ref().is_some_and(|srq| srq.take(&mut self.taken))
+        } else if let Some(srq) = &self.srq {
+            srq.take(&mut self.taken)
+        } else {
+            self.queue.as_mut().is_some_and(|q| q.take(&mut self.taken))
+        };
+        current.has_taken = got;
+        if got { Ok(()) } else { Err(Nak::Rnr) }
+    }
+
+    fn complete(&mut self, qp: &Qp, cqe: Cqe, solicited: bool) -> Result<(), Nak> {
+        let pushed = self.push(cqe, solicited);
+        self.current = None;
+        if pushed {
+            return Ok(());
+        }
+        qp.fail_from_responder(self, Some(EventType::QpFatal));
+        Err(Nak::RemoteOp)
+    }
+
+    /// The completion goes to the SRQ's own CQ with XRC, else to the QP's.
+    fn push(&mut self, cqe: Cqe, solicited: bool) -> bool {
+        let xrc = self.current.as_ref().and_then(|c| c.srq.as_ref()).and_then(|s| s.xrc.as_ref());
+        match xrc.map(|x| &x.cq).or(self.cq.as_ref()) {
+            Some(cq) => cq.push(cqe, solicited).is_ok(),
+            None => true,
+        }
+    }
+
+    /// Refuses a request whose receive, if it took one, completes with `status`.
+    #[cold]
+    fn refuse_any<T>(&mut self, qp: &Qp, status: WcStatus, nak: Nak) -> Result<T, Nak> {
+        match &self.current {
+            Some(current) if current.has_taken => self.refuse_taken(qp, status, nak),
+            _ => self.refuse(qp, nak),
+        }
+    }
+
+    /// Refuses a request that has taken a receive request.
+    #[cold]
+    fn refuse_taken<T>(&mut self, qp: &Qp, status: WcStatus, nak: Nak) -> Result<T, Nak> {
+        let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, status);
+        self.push(cqe, true);
+        if let Some(current) = &mut self.current {
+            current.has_taken = false;
+        }
+        crate::sys::log::explain(format_args!(
+            "qp {:?}: receive wr_id={} completes with {status:?}: the request has room for {} bytes in {} SGEs",
+            qp.num,
+            self.taken.wr_id,
+            self.taken.room,
+            self.taken.sges.len()
+        ));
+        if qp.kind == QpType::Ud {
+            self.current = None;
+            return Err(nak);
+        }
+        self.current = None;
+        qp.fail_from_responder(self, Some(EventType::QpFatal));
+        Err(nak)
+    }
+
+    /// Refuses a request; a reliable QP goes to ERR, an unreliable one drops the message.
+    #[cold]
+    fn refuse<T>(&mut self, qp: &Qp, nak: Nak) -> Result<T, Nak> {
+        if let Some(current) = &self.current {
+            crate::sys::log::explain(format_args!(
+                "qp {:?}: {:?} from {:?} refused with {nak:?}: rkey {:?} addr 0x{:x} length {:?}, QP access {:?}",
+                qp.num,
+                current.request.op,
+                current.request.src_qpn,
+                current.request.rkey,
+                current.request.remote_addr,
+                current.request.total,
+                self.access
+            ));
+        }
+        self.current = None;
+        if qp.is_reliable() {
+            let event = if nak == Nak::RemoteAccess { EventType::QpAccessErr } else { EventType::QpReqErr };
+            qp.fail_from_responder(self, Some(event));
+        }
+        Err(nak)
+    }
+}

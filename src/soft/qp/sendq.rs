@@ -1,0 +1,208 @@
+//! The send queue's work requests in private memory: posted, begun, completed, always in order.
+use std::sync::Arc;
+
+use crate::soft::ah::Ah;
+use crate::soft::types::{Key, Psn, Qpn, SendFlags, Sge, WrOpcode};
+use crate::sys::errno::Errno;
+
+/// A posted send work request. Its SGEs and inline bytes lie beside it in the queue.
+#[derive(Debug, Clone)]
+pub struct Wqe {
+    #[allow(missing_docs)]
+    pub wr_id: u64,
+    #[allow(missing_docs)]
+    pub opcode: WrOpcode,
+    #[allow(missing_docs)]
+    pub flags: SendFlags,
+    /// SGEs in use.
+    pub num_sge: u32,
+    /// Payload bytes: the sum of the SGEs, or the inline bytes.
+    pub length: u32,
+    /// Immediate data as the application gave it (network byte order), or the rkey to invalidate.
+    pub imm: u32,
+    /// Where RDMA and atomics go.
+    pub remote_addr: u64,
+    #[allow(missing_docs)]
+    pub rkey: Key,
+    /// Compare value, or the addend of FETCH_ADD; host byte order.
+    pub compare_add: u64,
+    #[allow(missing_docs)]
+    pub swap: u64,
+    /// UD: where to.
+    pub ah: Option<Arc<Ah>>,
+    /// UD: the destination QP.
+    pub remote_qpn: Qpn,
+    /// UD: the Q_Key as given; its high bit means the QP's own (IBA 10.2.5).
+    pub qkey: u32,
+    /// XRC: the destination SRQ.
+    pub srqn: u32,
+    /// The link's number for the message: its first PSN, and how many it takes.
+    pub psn: Psn,
+    /// PSNs that the message takes; shm numbers messages, udp packets.
+    pub psns: u32,
+    /// The link's own note: how far sending or receiving has come, in bytes.
+    pub cursor: u32,
+    /// The answer to a READ or atomic is here.
+    pub answered: bool,
+}
+
+impl Wqe {
+    const EMPTY: Wqe = Wqe {
+        wr_id: 0,
+        opcode: WrOpcode::Send,
+        flags: SendFlags::empty(),
+        num_sge: 0,
+        length: 0,
+        imm: 0,
+        remote_addr: 0,
+        rkey: Key(0),
+        compare_add: 0,
+        swap: 0,
+        ah: None,
+        remote_qpn: Qpn(0),
+        qkey: 0,
+        srqn: 0,
+        psn: Psn::new(0),
+        psns: 0,
+        cursor: 0,
+        answered: false,
+    };
+
+    /// READs and atomics, which the responder answers with data.
+    pub fn wants_answer(&self) -> bool {
+        matches!(self.opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd)
+    }
+}
+
+/// A ring of work requests: `tail <= next <= head`.
+#[derive(Debug)]
+pub struct SendQueue {
+    wqes: Box<[Wqe]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    depth: u32,
+    max_sge: u32,
+    max_inline: u32,
+    /// The oldest that is not complete.
+    pub tail: u64,
+    /// The next that the link begins.
+    pub next: u64,
+    /// Behind the youngest posted.
+    pub head: u64,
+    /// Behind the youngest written but not yet posted (`ibv_wr_start` to `ibv_wr_complete`).
+    drafts: u64,
+}
+
+impl SendQueue {
+    /// A queue for `depth` requests of up to `max_sge` SGEs or `max_inline` inline bytes.
+    pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
+        let slots = (depth as usize).next_power_of_two();
+        Self {
+            wqes: vec![Wqe::EMPTY; if depth == 0 { 0 } else { slots }].into_boxed_slice(),
+            sges: vec![Sge::default(); slots * max_sge as usize].into_boxed_slice(),
+            inline: vec![0; slots * max_inline as usize].into_boxed_slice(),
+            depth,
+            max_sge,
+            max_inline,
+            tail: 0,
+            next: 0,
+            head: 0,
+            drafts: 0,
+        }
+    }
+
+    /// Requests that it holds at most.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+    /// SGEs of a request at most.
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+    /// Inline bytes of a request at most.
+    pub fn max_inline(&self) -> u32 {
+        self.max_inline
+    }
+
+    /// Room for one more request, to be filled in and then posted by `publish`; ENOMEM when the queue is full.
+    #[inline]
+    pub fn draft(&mut self) -> Result<u64, Errno> {
+        if self.drafts - self.tail >= self.depth as u64 {
+            return Err(Errno::ENOMEM);
+        }
+        let at = self.drafts;
+        self.drafts += 1;
+        *self.wqe_mut(at) = Wqe::EMPTY;
+        Ok(at)
+    }
+
+    /// Posts all drafts.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.head = self.drafts;
+    }
+
+    /// Forgets all drafts.
+    pub fn discard_drafts(&mut self) {
+        self.drafts = self.head;
+    }
+
+    /// Forgets the youngest draft.
+    pub fn discard_draft(&mut self) {
+        self.drafts = self.drafts.saturating_sub(1).max(self.head);
+    }
+
+    /// Forgets everything (the QP goes to RESET).
+    pub fn clear(&mut self) {
+        for wqe in &mut self.wqes {
+            wqe.ah = None;
+        }
+        (self.tail, self.next, self.head, self.drafts) = (0, 0, 0, 0);
+    }
+
+    #[inline]
+    fn slot(&self, at: u64) -> usize {
+        at as usize & (self.wqes.len() - 1)
+    }
+
+    /// The request number `at`.
+    #[inline]
+    pub fn wqe(&self, at: u64) -> &Wqe {
+        &self.wqes[self.slot(at)]
+    }
+
+    /// The request number `at`.
+    #[inline]
+    pub fn wqe_mut(&mut self, at: u64) -> &mut Wqe {
+        let slot = self.slot(at);
+        &mut self.wqes[slot]
+    }
+
+    /// The SGEs of request `at`.
+    #[inline]
+    pub fn sges(&self, at: u64) -> &[Sge] {
+        let first = self.slot(at) * self.max_sge as usize;
+        &self.sges[first..first + self.wqe(at).num_sge as usize]
+    }
+
+    /// All SGE places of request `at`.
+    #[inline]
+    pub fn sge_places(&mut self, at: u64) -> &mut [Sge] {
+        let first = self.slot(at) * self.max_sge as usize;
+        &mut self.sges[first..first + self.max_sge as usize]
+    }
+
+    /// The inline bytes of request `at`.
+    #[inline]
+    pub fn inline(&self, at: u64) -> &[u8] {
+        let first = self.slot(at) * self.max_inline as usize;
+        &self.inline[first..first + self.wqe(at).length as usize]
+    }
+
+    /// All places for inline bytes of request `at`.
+    #[inline]
+    pub fn inline_places(&mut self, at: u64) -> &mut [u8] {
+        let first = self.slot(at) * self.max_inline as usize;
+        &mut self.inline[first..first + self.max_inline as usize]
+    }
+}
