@@ -1,6 +1,7 @@
 //! Address handles: where a datagram goes.
 use super::mem::PdId;
 use super::types::Gid;
+use super::wire::ip::IpUdp;
 
 /// An address, as `ibv_create_ah` or a connected QP's `ah_attr` gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,16 @@ pub struct Address {
     pub sl: u8,
     /// The destination is this host: memory carries the message.
     pub same_host: bool,
+}
+
+impl Address {
+    /// The GRH that a UD receiver finds before a payload of `payload` bytes from here.
+    pub fn grh(&self, payload: u32) -> [u8; 40] {
+        let hop_limit = if self.hop_limit == 0 { 64 } else { self.hop_limit };
+        // BTH, DETH and ICRC lie around the payload in the datagram.
+        let datagram = 12 + 8 + payload as usize + 4;
+        IpUdp::new(self.sgid.ip(), self.dgid.ip(), 0).grh(datagram, self.traffic_class, hop_limit)
+    }
 }
 
 /// An address handle.

@@ -1,3 +1,112 @@
 //! How messages travel: local (same process), shm (same host), udp (RoCEv2).
+//!
+//! A link takes requests that a QP's `Requester` has `ready`, carries them, and drives the other QP's `Responder`.
+pub mod local;
 pub mod shm;
 pub mod udp;
+pub mod wires;
+
+use std::sync::Arc;
+
+use super::qp::Qp;
+use super::qp::requester::Requester;
+use super::types::{QpType, Qpn, WcStatus};
+
+/// How a connected QP reaches its peer.
+#[derive(Clone, Debug)]
+pub enum Path {
+    /// Not connected.
+    None,
+    /// The peer is a QP of this process.
+    Local(Qpn),
+    /// The peer is a QP of another process of this host.
+    Shm(Arc<shm::Wire>, Qpn),
+    /// The address is this host's, but no process has claimed the QPN; it may still come.
+    Absent(Qpn),
+}
+
+/// Sends what is ready. The caller holds the send half's lock, and afterwards calls `Node::settle` without it.
+#[inline]
+pub fn pump(qp: &Qp, sq: &mut Requester) {
+    if qp.kind == QpType::Ud {
+        return pump_datagrams(qp, sq);
+    }
+    match &sq.path {
+        Path::Local(peer) => local::pump(qp, sq, *peer),
+        Path::Shm(wire, peer) => {
+            let (wire, peer) = (wire.clone(), *peer);
+            shm::pump(qp, sq, &wire, peer);
+        }
+        Path::Absent(_) => absent(qp, sq),
+        Path::None => {}
+    }
+}
+
+/// Finds the way to QP `to` of this host.
+pub fn path_on_host(node: &'static super::node::Node, to: Qpn) -> Path {
+    if node.owns_slot(to.slot()) {
+        return Path::Local(to);
+    }
+    match node.wires.to_slot(node, to.slot()) {
+        Some(wire) => Path::Shm(wire, to),
+        None => Path::Absent(to),
+    }
+}
+
+fn pump_datagrams(qp: &Qp, sq: &mut Requester) {
+    while let Some(at) = sq.ready(qp) {
+        let wqe = sq.queue.wqe(at);
+        let Some(ah) = wqe.ah.clone() else { return sq.doom(qp, at, WcStatus::LocQpOpErr) };
+        if ah.pd != qp.pd {
+            return sq.doom(qp, at, WcStatus::LocProtErr);
+        }
+        let to = wqe.remote_qpn;
+        if ah.address.same_host {
+            let sent = match path_on_host(qp.node, to) {
+                Path::Local(_) => local::send_datagram(qp, sq, at, &ah),
+                Path::Shm(wire, _) => shm::send_datagram(qp, sq, at, &ah, &wire),
+                // Nobody is there: a datagram to nowhere is sent all the same.
+                _ => sq.gather_nothing(qp, at).map(|()| true),
+            };
+            match sent {
+                Ok(true) => {
+                    sq.begun(at);
+                    sq.complete_oldest_with(qp, WcStatus::Success);
+                }
+                Ok(false) => return,
+                Err(status) => return sq.doom(qp, at, status),
+            }
+        } else {
+            return sq.doom(qp, at, WcStatus::LocQpOpErr);
+        }
+    }
+}
+
+/// The peer's process is not there: look again, then behave as a wire without an answer.
+fn absent(qp: &Qp, sq: &mut Requester) {
+    let Path::Absent(to) = sq.path else { return };
+    let Some(at) = sq.ready(qp) else { return };
+    sq.path = path_on_host(qp.node, to);
+    if !matches!(sq.path, Path::Absent(_)) {
+        return pump(qp, sq);
+    }
+    if !qp.is_reliable() {
+        while let Some(at) = sq.ready(qp) {
+            sq.begun(at);
+            sq.complete_oldest_with(qp, WcStatus::Success);
+        }
+        return;
+    }
+    if sq.back_off(qp, at, crate::sys::clock::now_ns()) {
+        qp.node.timers.arm(qp, sq.wait_until);
+    }
+}
+
+/// A deadline of `qp` has come. Called with no lock held.
+pub fn on_timer(qp: &Qp, now: u64) {
+    let mut sq = qp.sq.lock();
+    if sq.wait_until != 0 && sq.wait_until <= now {
+        sq.wait_until = 0;
+        pump(qp, &mut sq);
+    }
+}

@@ -2,11 +2,8 @@
 //! copied, never borrowed as slices.
 use std::marker::PhantomData;
 
-use super::copy;
-
-/// A copy met memory that is no longer there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone;
+use super::Span;
+use crate::sys::guard::{self, Fault};
 
 /// Bytes to copy from.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +84,46 @@ impl<'a> RunMut<'a> {
     }
 
     /// Copies `src` to the front and keeps the rest; `src` is no longer than the run.
-    pub fn fill(&mut self, src: Run<'_>) -> Result<(), Gone> {
+    pub fn fill(&mut self, src: Run<'_>) -> Result<(), Fault> {
         debug_assert!(src.len <= self.len);
         let n = src.len.min(self.len);
         // SAFETY: both runs may be accessed for their lengths, and `copy` survives faults.
-        unsafe { copy(self.ptr, src.ptr, n)? };
+        unsafe { guard::copy(self.ptr, src.ptr, n)? };
         self.ptr = self.ptr.wrapping_add(n);
         self.len -= n;
         Ok(())
+    }
+}
+
+/// A 64-bit atomic operation, operands in host byte order.
+#[derive(Clone, Copy, Debug)]
+pub enum Access64 {
+    #[allow(missing_docs)]
+    FetchAdd(u64),
+    #[allow(missing_docs)]
+    CompareSwap { compare: u64, swap: u64 },
+}
+
+impl Span<'_> {
+    /// The range, to copy from.
+    #[inline]
+    pub fn run(&self) -> Run<'_> {
+        // SAFETY: a span is registered memory, which may be read and whose faults are survived.
+        unsafe { Run::new(self.as_ptr(), self.len()) }
+    }
+
+    /// The range, to copy to.
+    #[inline]
+    pub fn run_mut(&self) -> RunMut<'_> {
+        // SAFETY: a span is registered memory, which the application gave away for writing.
+        unsafe { RunMut::new(self.as_ptr(), self.len()) }
+    }
+
+    /// Carries out an atomic on the first 8 bytes; gives the old value.
+    pub fn atomic(&self, op: Access64) -> Result<u64, Fault> {
+        match op {
+            Access64::FetchAdd(add) => self.fetch_add(add),
+            Access64::CompareSwap { compare, swap } => self.compare_swap(compare, swap),
+        }
     }
 }

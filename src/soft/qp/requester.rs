@@ -5,8 +5,8 @@ use super::Qp;
 use super::sendq::{SendQueue, Wqe};
 use crate::soft::cq::{Cq, Cqe};
 use crate::soft::link::Path;
+use crate::soft::mem::gather;
 use crate::soft::mem::run::{Run, RunMut};
-use crate::soft::mem::{self};
 use crate::soft::types::{
     EventType, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode,
 };
@@ -23,6 +23,8 @@ pub struct Requester {
     pub path: Path,
     /// The PSN of the next new message; messages on shm, packets on udp.
     pub psn: Psn,
+    /// Requests before this one have their PSN, which a retry keeps.
+    numbered: u64,
     /// READs and atomics that may be outstanding, and how many are.
     pub max_rd_atomic: u8,
     rd_atomic: u8,
@@ -67,6 +69,7 @@ impl Requester {
             sig_all,
             path: Path::None,
             psn: Psn::new(0),
+            numbered: 0,
             max_rd_atomic: 0,
             rd_atomic: 0,
             retry: RetryLimits::default(),
@@ -138,6 +141,36 @@ impl Requester {
         if self.queue.wqe(at).wants_answer() {
             self.rd_atomic += 1;
         }
+    }
+
+    /// The PSN that request `at` has or, being the next new one, will get.
+    #[inline]
+    pub fn psn_of(&self, at: u64) -> Psn {
+        if at < self.numbered { self.queue.wqe(at).psn } else { self.psn }
+    }
+
+    /// Gives request `at`, the next new one, its PSNs; a retried request keeps those it has.
+    #[inline]
+    pub fn number(&mut self, at: u64, psns: u32) -> Psn {
+        if at >= self.numbered {
+            let psn = self.psn;
+            let wqe = self.queue.wqe_mut(at);
+            (wqe.psn, wqe.psns) = (psn, psns);
+            self.psn = psn.plus(psns);
+            self.numbered = at + 1;
+        }
+        self.queue.wqe(at).psn
+    }
+
+    /// UD: the Q_Key that request `at` carries; a high bit means the QP's own (IBA 10.2.5).
+    pub fn qkey_of(&self, at: u64) -> u32 {
+        let qkey = self.queue.wqe(at).qkey;
+        if qkey & 1 << 31 != 0 { self.qkey } else { qkey }
+    }
+
+    /// Checks the payload of request `at` as sending it would.
+    pub fn gather_nothing(&self, qp: &Qp, at: u64) -> Result<(), WcStatus> {
+        self.pieces(qp, at, 0, self.queue.wqe(at).length, |_| Ok(()))
     }
 
     /// The link begins request `at` again, and all behind it.
@@ -303,7 +336,8 @@ impl Requester {
     pub fn reset(&mut self) {
         self.queue.clear();
         self.path = Path::None;
-        (self.rd_atomic, self.wait_until, self.doomed, self.tell_drained) = (0, 0, None, false);
+        (self.rd_atomic, self.wait_until, self.numbered) = (0, 0, 0);
+        (self.doomed, self.tell_drained) = (None, false);
     }
 
     /// Hands the payload bytes `from..from+len` of request `at` to `take`, piece by piece.
@@ -320,7 +354,7 @@ impl Requester {
             let bytes = &self.queue.inline(at)[from as usize..(from + len) as usize];
             return if bytes.is_empty() { Ok(()) } else { take(Run::of(bytes)) };
         }
-        mem::pieces(&qp.node.mem, qp.pd, self.queue.sges(at), from as u64, len as u64, WcStatus::LocProtErr, take)
+        gather::pieces(&qp.node.mem, qp.pd, self.queue.sges(at), from as u64, len as u64, WcStatus::LocProtErr, take)
     }
 
     /// Copies the payload bytes `from..` of request `at` to `to`, as many as it has room for.
@@ -332,7 +366,7 @@ impl Requester {
 
     /// Copies a piece of the answer to READ `at` to where the application wants it.
     pub fn scatter(&self, qp: &Qp, at: u64, offset: u32, bytes: Run<'_>) -> Result<(), WcStatus> {
-        mem::scatter(&qp.node.mem, qp.pd, self.queue.sges(at), offset as u64, bytes)
+        gather::scatter(&qp.node.mem, qp.pd, self.queue.sges(at), offset as u64, bytes)
             .map_err(|_| WcStatus::LocProtErr)
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use super::recvq::{RecvQueue, Taken};
 use super::{Nak, Qp};
 use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM};
-use crate::soft::mem::run::{Run, RunMut};
-use crate::soft::mem::{self, Access64};
+use crate::soft::mem::gather;
+use crate::soft::mem::run::{Access64, Run, RunMut};
 use crate::soft::srq::Srq;
 use crate::soft::types::{
     Access, EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, Qpn, WcOpcode, WcStatus, WrOpcode,
@@ -54,6 +54,8 @@ pub struct Responder {
     cq: Option<Arc<Cq>>,
     /// Remote access that the QP allows (`IBV_QP_ACCESS_FLAGS`).
     pub access: Access,
+    /// The QP whose requests are heard (connected QPs).
+    pub peer: Qpn,
     /// The PSN that the next request must have; messages on shm, packets on udp.
     pub psn: Psn,
     /// READs and atomics that the requester may have outstanding.
@@ -89,6 +91,7 @@ impl Responder {
             srq,
             cq,
             access: Access::empty(),
+            peer: Qpn(0),
             psn: Psn::new(0),
             max_dest_rd_atomic: 0,
             min_rnr_timer: 0,
@@ -214,7 +217,7 @@ impl Responder {
                     return self.refuse_taken(qp, WcStatus::LocLenErr, Nak::InvalidRequest);
                 }
                 let pd = current.srq.as_ref().or(self.srq.as_ref()).map_or(qp.pd, |srq| srq.pd);
-                match mem::scatter(&qp.node.mem, pd, &self.taken.sges, at, bytes) {
+                match gather::scatter(&qp.node.mem, pd, &self.taken.sges, at, bytes) {
                     Ok(()) => Ok(()),
                     Err(_) => self.refuse_taken(qp, WcStatus::LocProtErr, Nak::RemoteOp),
                 }
@@ -291,6 +294,21 @@ impl Responder {
             Err(_) => false,
         };
         if read { Ok(()) } else { self.refuse(qp, Nak::RemoteAccess) }
+    }
+
+    /// Hands the bytes that a READ asked for to `take`, where no copy between is needed.
+    pub fn read_span<R>(
+        &mut self,
+        qp: &Qp,
+        rkey: Key,
+        va: u64,
+        len: u32,
+        take: impl FnOnce(Run<'_>) -> R,
+    ) -> Result<R, Nak> {
+        match qp.node.mem.remote(qp.pd, rkey, va, len as u64, Access::REMOTE_READ) {
+            Ok(span) => Ok(take(span.run())),
+            Err(_) => self.refuse(qp, Nak::RemoteAccess),
+        }
     }
 
     /// Carries out an atomic and gives the value before it, in host byte order.

@@ -1,0 +1,171 @@
+//! Both QPs are in this process: a message is one copy, carried out on the sender's thread.
+use crate::soft::ah::Ah;
+use crate::soft::mem::run::{Run, RunMut};
+use crate::soft::qp::requester::Requester;
+use crate::soft::qp::responder::{Ending, Request, Responder};
+use crate::soft::qp::{Nak, Qp};
+use crate::soft::timers::rnr_delay_ns;
+use crate::soft::types::{QpType, Qpn, SendFlags, WcStatus, WrOpcode};
+use crate::sys::clock;
+
+/// How carrying a request ended, if not well.
+enum Trouble {
+    /// The request itself is bad.
+    Here(WcStatus),
+    /// The responder refuses it.
+    There(Nak),
+    /// Nobody listens.
+    Nobody,
+}
+
+impl From<WcStatus> for Trouble {
+    fn from(status: WcStatus) -> Self {
+        Trouble::Here(status)
+    }
+}
+
+impl From<Nak> for Trouble {
+    fn from(nak: Nak) -> Self {
+        Trouble::There(nak)
+    }
+}
+
+/// Sends what is ready to QP `to` of this process.
+pub fn pump(qp: &Qp, sq: &mut Requester, to: Qpn) {
+    let peer = qp.node.qp(to);
+    while let Some(at) = sq.ready(qp) {
+        let outcome = match &peer {
+            Some(peer) => carry(qp, sq, at, peer),
+            None => Err(Trouble::Nobody),
+        };
+        match outcome {
+            Ok(()) => {
+                sq.number(at, 1);
+                sq.begun(at);
+                sq.refill_retries();
+                sq.complete_oldest_with(qp, WcStatus::Success);
+            }
+            Err(Trouble::Here(status)) => return sq.doom(qp, at, status),
+            Err(_) if !qp.is_reliable() => {
+                sq.begun(at);
+                sq.complete_oldest_with(qp, WcStatus::Success);
+            }
+            Err(Trouble::There(Nak::Rnr)) => {
+                let code = peer.as_ref().map_or(0, |p| p.rq.lock().min_rnr_timer);
+                if sq.back_off_rnr(qp, at, clock::now_ns(), rnr_delay_ns(code)) {
+                    qp.node.timers.arm(qp, sq.wait_until);
+                }
+                return;
+            }
+            Err(Trouble::There(nak)) => return sq.doom(qp, at, nak.status()),
+            Err(Trouble::Nobody) => {
+                if sq.back_off(qp, at, clock::now_ns()) {
+                    qp.node.timers.arm(qp, sq.wait_until);
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {
+    sq.check(qp, at)?;
+    let mut rq = peer.rq.lock();
+    if !rq.listens(peer) || !accepts_kind(qp, peer) || rq.peer != qp.num {
+        return Err(Trouble::Nobody);
+    }
+    if rq.psn != sq.psn_of(at) {
+        return Err(Trouble::Nobody);
+    }
+    let wqe = sq.queue.wqe(at);
+    let request = request_of(qp, sq, at);
+    match wqe.opcode {
+        WrOpcode::Read => read(qp, sq, at, peer, &mut rq, &request)?,
+        WrOpcode::CmpSwap | WrOpcode::FetchAdd => {
+            let before = rq.atomic(peer, &request)?;
+            sq.scatter(qp, at, 0, Run::of(&before.to_ne_bytes()))?;
+        }
+        _ => {
+            rq.begin(peer, request)?;
+            sq.pieces::<Trouble>(qp, at, 0, wqe.length, |run| Ok(rq.place(peer, run)?))
+                .inspect_err(|_| rq.abandon())?;
+            rq.finish(peer, ending_of(sq, at))?;
+        }
+    }
+    rq.psn = rq.psn.plus(1);
+    Ok(())
+}
+
+/// Copies straight from the responder's region to the requester's SGEs.
+fn read(
+    qp: &Qp,
+    sq: &Requester,
+    at: u64,
+    peer: &Qp,
+    rq: &mut Responder,
+    request: &Request,
+) -> Result<(), Trouble> {
+    rq.check_read(peer, request)?;
+    let length = sq.queue.wqe(at).length;
+    if length == 0 {
+        return Ok(());
+    }
+    rq.read_span(peer, request.rkey, request.remote_addr, length, |run| sq.scatter(qp, at, 0, run))?
+        .map_err(Trouble::Here)
+}
+
+/// Sends a datagram to a QP of this process; a receiver that does not want it makes no difference.
+pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<bool, WcStatus> {
+    let wqe = sq.queue.wqe(at);
+    if wqe.length > Qp::MAX_DATAGRAM {
+        return Err(WcStatus::LocLenErr);
+    }
+    let grh = ah.address.grh(wqe.length);
+    let Some(peer) = qp.node.qp(wqe.remote_qpn) else { return sq.gather_nothing(qp, at).map(|()| true) };
+    let qkey = sq.qkey_of(at);
+    // The payload is gathered first: a receiver must not see a message that fails here.
+    let mut bytes = [0u8; Qp::MAX_DATAGRAM as usize];
+    let bytes = &mut bytes[..wqe.length as usize];
+    sq.gather(qp, at, 0, RunMut::of(bytes))?;
+    let mut rq = peer.rq.lock();
+    if peer.kind == QpType::Ud
+        && rq.listens(&peer)
+        && rq.begin_datagram(&peer, request_of(qp, sq, at), qkey, &grh)
+        && rq.place(&peer, Run::of(bytes)).is_ok()
+    {
+        let ending = Ending { sl: ah.address.sl, ..ending_of(sq, at) };
+        // Nobody hears of a datagram that is lost at the receiver.
+        let _ = rq.finish(&peer, ending);
+    }
+    Ok(true)
+}
+
+/// A request as its responder sees it.
+pub fn request_of(qp: &Qp, sq: &Requester, at: u64) -> Request {
+    let wqe = sq.queue.wqe(at);
+    Request {
+        op: wqe.opcode,
+        total: Some(wqe.length),
+        remote_addr: wqe.remote_addr,
+        rkey: wqe.rkey,
+        compare_add: wqe.compare_add,
+        swap: wqe.swap,
+        srqn: wqe.srqn,
+        src_qpn: qp.num,
+    }
+}
+
+/// The end of a request as its responder sees it.
+pub fn ending_of(sq: &Requester, at: u64) -> Ending {
+    let wqe = sq.queue.wqe(at);
+    let imm = matches!(wqe.opcode, WrOpcode::SendImm | WrOpcode::WriteImm).then_some(wqe.imm);
+    Ending { imm, solicited: wqe.flags.contains(SendFlags::SOLICITED), sl: 0 }
+}
+
+/// The types that talk to each other.
+pub fn accepts_kind(from: &Qp, to: &Qp) -> bool {
+    matches!(
+        (from.kind, to.kind),
+        (QpType::Rc, QpType::Rc) | (QpType::Uc, QpType::Uc) | (QpType::XrcSend, QpType::XrcRecv)
+    )
+}

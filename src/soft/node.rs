@@ -1,0 +1,192 @@
+//! What a process has once, however many contexts it opens: QPs by number, memory keys, wires to other processes, timers.
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Arc, RwLock};
+
+use super::gid::GidTable;
+use super::link::shm::Wires;
+use super::mem::{DmPool, MemTable, PdTable};
+use super::qp::Qp;
+use super::srq::Srq;
+use super::timers::Timers;
+use super::types::{Gid, Qpn};
+use super::{device, gid};
+use crate::sys::errno::Errno;
+use crate::sys::fork;
+use crate::sys::lock::Lock;
+
+/// The process as a host of QPs. A forked child that uses verbs gets its own.
+#[derive(Debug)]
+pub struct Node {
+    /// The fork generation that it belongs to.
+    pub generation: u32,
+    #[allow(missing_docs)]
+    pub mem: MemTable,
+    #[allow(missing_docs)]
+    pub pds: PdTable,
+    #[allow(missing_docs)]
+    pub dm: DmPool,
+    #[allow(missing_docs)]
+    pub timers: Timers,
+    /// The other processes of this host that it talks to, and how they reach it.
+    pub wires: Wires,
+    gids: GidTable,
+    qps: RwLock<HashMap<u32, Arc<Qp>>>,
+    /// Counts removals from `qps`, so that a cached reference is known to be stale.
+    pub qp_epoch: AtomicU32,
+    srqs: RwLock<HashMap<u32, Arc<Srq>>>,
+    next_srqn: AtomicU32,
+    deferred: Lock<Vec<Arc<Qp>>>,
+    has_deferred: AtomicBool,
+}
+
+static CURRENT: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());
+
+/// The node of this process, made by the first call. Errors are those of memory and descriptors.
+pub fn node() -> Result<&'static Node, Errno> {
+    if let Some(node) = existing() {
+        return Ok(node);
+    }
+    let before = CURRENT.load(Ordering::Acquire);
+    let new = Box::into_raw(Box::new(Node::new()?));
+    match CURRENT.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: nodes are never freed: contexts and threads keep references for good.
+        Ok(_) => Ok(unsafe { &*new }),
+        Err(_) => {
+            // SAFETY: this one lost the race and nobody else has seen it.
+            drop(unsafe { Box::from_raw(new) });
+            existing().ok_or(Errno::ENOMEM)
+        }
+    }
+}
+
+/// The node of this process, if it has one.
+#[inline]
+pub fn existing() -> Option<&'static Node> {
+    // SAFETY: CURRENT holds null or a node, which is never freed.
+    let node = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }?;
+    node.is_ours().then_some(node)
+}
+
+impl Node {
+    fn new() -> Result<Self, Errno> {
+        let generation = fork::generation();
+        super::channel::forget_armed();
+        let wires = Wires::new()?;
+        Ok(Self {
+            generation,
+            mem: wires.mem_table()?,
+            pds: PdTable::new(device::limits::MAX_PD),
+            dm: DmPool::new(device::limits::MAX_DM_SIZE),
+            timers: Timers::new(),
+            wires,
+            gids: GidTable::new(),
+            qps: RwLock::default(),
+            qp_epoch: AtomicU32::new(0),
+            srqs: RwLock::default(),
+            next_srqn: AtomicU32::new(crate::sys::random::u64() as u32 & 0xff_ffff),
+            deferred: Lock::new(Vec::new()),
+            has_deferred: AtomicBool::new(false),
+        })
+    }
+
+    /// This process made it, not the one that it was forked from.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    /// The QP of this number.
+    #[inline]
+    pub fn qp(&self, num: Qpn) -> Option<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(|e| e.into_inner()).get(&num.0).cloned()
+    }
+
+    /// Makes a QP reachable.
+    pub fn add_qp(&self, qp: &Arc<Qp>) {
+        self.qps.write().unwrap_or_else(|e| e.into_inner()).insert(qp.num.0, qp.clone());
+        self.publish_qp(qp);
+    }
+
+    /// Ends that; its number is not given again for long.
+    pub fn remove_qp(&self, qp: &Qp) {
+        self.qps.write().unwrap_or_else(|e| e.into_inner()).remove(&qp.num.0);
+        self.qp_epoch.fetch_add(1, Ordering::Release);
+        self.wires.retire_qp(qp);
+    }
+
+    /// All QPs.
+    pub fn all_qps(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(|e| e.into_inner()).values().cloned().collect()
+    }
+
+    /// Tells peers of this user what direct access to the QP needs to know.
+    pub fn publish_qp(&self, qp: &Qp) {
+        self.wires.publish_qp(qp);
+    }
+
+    /// The XRC SRQ of this number.
+    pub fn srq(&self, number: u32) -> Option<Arc<Srq>> {
+        self.srqs.read().unwrap_or_else(|e| e.into_inner()).get(&number).cloned()
+    }
+
+    /// A number for a new XRC SRQ.
+    pub fn new_srqn(&self) -> u32 {
+        self.next_srqn.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
+    }
+
+    /// Makes an XRC SRQ reachable.
+    pub fn add_srq(&self, number: u32, srq: &Arc<Srq>) {
+        self.srqs.write().unwrap_or_else(|e| e.into_inner()).insert(number, srq.clone());
+    }
+
+    /// Ends that.
+    pub fn remove_srq(&self, number: u32) {
+        self.srqs.write().unwrap_or_else(|e| e.into_inner()).remove(&number);
+    }
+
+    /// A GID of the table; EINVAL beyond it, ENODATA for an empty slot.
+    pub fn gid(&self, index: u32) -> Result<Gid, Errno> {
+        self.gids.gid(index)
+    }
+
+    /// The GID table.
+    pub fn gids(&self) -> &GidTable {
+        &self.gids
+    }
+
+    /// The GID is an address of this host.
+    pub fn is_this_host(&self, gid: Gid) -> bool {
+        gid::is_local(gid.ip())
+    }
+
+    /// A process of ours has claimed this slot: this one.
+    pub fn owns_slot(&self, slot: u16) -> bool {
+        self.wires.owns_slot(slot)
+    }
+
+    /// Leaves the rest of a QP's failure to whoever holds no lock next.
+    pub fn defer(&self, qp: Arc<Qp>) {
+        self.deferred.lock().push(qp);
+        self.has_deferred.store(true, Ordering::Release);
+    }
+
+    /// Does what was deferred. Called with no QP lock held.
+    #[inline]
+    pub fn settle(&self) {
+        if self.has_deferred.load(Ordering::Relaxed) {
+            self.settle_slow();
+        }
+    }
+
+    #[cold]
+    fn settle_slow(&self) {
+        while self.has_deferred.swap(false, Ordering::AcqRel) {
+            let qps = std::mem::take(&mut *self.deferred.lock());
+            for qp in qps {
+                qp.finish_deferred();
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Deadlines of QPs: RNR waits, retries, retransmission.
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{OnceLock, Weak};
+
+use super::link;
+use super::qp::Qp;
+use crate::sys::lock::Lock;
+use crate::sys::timerfd::TimerFd;
+
+/// The timers of a process. The earliest also arms a timerfd, for when nobody polls.
+#[derive(Debug, Default)]
+pub struct Timers {
+    heap: Lock<BinaryHeap<Reverse<Entry>>>,
+    /// The earliest deadline; u64::MAX when there is none.
+    earliest: AtomicU64,
+    /// Set once the progress thread watches it.
+    fd: OnceLock<TimerFd>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    when: u64,
+    qp: Weak<Qp>,
+}
+
+impl Timers {
+    /// No timers.
+    pub fn new() -> Self {
+        Self { earliest: AtomicU64::new(u64::MAX), ..Self::default() }
+    }
+
+    /// The descriptor that becomes readable at the earliest deadline, made by the first call.
+    pub fn fd(&self) -> Option<&TimerFd> {
+        if self.fd.get().is_none()
+            && let Ok(fd) = TimerFd::new()
+        {
+            // Another thread may have been first; its descriptor serves.
+            let _ = self.fd.set(fd);
+        }
+        self.fd.get()
+    }
+
+    /// Wakes `qp` at `when` (nanoseconds); u64::MAX never comes.
+    pub fn arm(&self, qp: &Qp, when: u64) {
+        let Some(me) = qp.me() else { return };
+        if when == u64::MAX {
+            return;
+        }
+        let mut heap = self.heap.lock();
+        heap.push(Reverse(Entry { when, qp: std::sync::Arc::downgrade(&me) }));
+        self.rearm(&heap);
+    }
+
+    /// The earliest deadline.
+    #[inline]
+    pub fn earliest(&self) -> u64 {
+        self.earliest.load(Ordering::Relaxed)
+    }
+
+    /// Serves all deadlines up to `now`; true if there were any. Called with no lock held.
+    pub fn fire(&self, now: u64) -> bool {
+        let mut any = false;
+        while let Some(qp) = self.due(now) {
+            any = true;
+            if let Some(qp) = qp.upgrade() {
+                link::on_timer(&qp, now);
+                qp.node.settle();
+            }
+        }
+        any
+    }
+
+    fn due(&self, now: u64) -> Option<Weak<Qp>> {
+        if self.earliest() > now {
+            return None;
+        }
+        let mut heap = self.heap.lock();
+        let due = heap.peek().is_some_and(|Reverse(e)| e.when <= now);
+        let qp = if due { heap.pop().map(|Reverse(e)| e.qp) } else { None };
+        self.rearm(&heap);
+        qp
+    }
+
+    fn rearm(&self, heap: &BinaryHeap<Reverse<Entry>>) {
+        let earliest = heap.peek().map_or(u64::MAX, |Reverse(e)| e.when);
+        let before = self.earliest.swap(earliest, Ordering::Relaxed);
+        if earliest != before
+            && let Some(fd) = self.fd.get()
+        {
+            if earliest == u64::MAX { fd.disarm() } else { fd.arm(earliest) }
+        }
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.when == other.when
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.when.cmp(&other.when)
+    }
+}
+
+/// The time that an RNR NAK with this code asks for (IBA table 45).
+pub fn rnr_delay_ns(code: u8) -> u64 {
+    const HUNDREDTHS_OF_MS: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    HUNDREDTHS_OF_MS[code as usize & 31] * 10_000
+}

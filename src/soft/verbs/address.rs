@@ -1,0 +1,121 @@
+//! Address handles and XRC domains.
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::memory::null;
+use super::{AhObject, PdObject, XrcdObject, context, inherited, object};
+use crate::abi::*;
+use crate::soft::ah::Ah;
+use crate::soft::modify::{WantedAddress, resolve};
+use crate::soft::types::Gid;
+use crate::sys::errno::Errno;
+use crate::sys::log::explain;
+use crate::sys::random;
+
+/// The address that a C program gives.
+pub fn wanted(attr: &ibv_ah_attr) -> WantedAddress {
+    WantedAddress {
+        is_global: attr.is_global != 0,
+        dgid: Gid(attr.grh.dgid.raw()),
+        sgid_index: attr.grh.sgid_index,
+        flow_label: attr.grh.flow_label,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        sl: attr.sl,
+        port: attr.port_num,
+    }
+}
+
+pub unsafe extern "C" fn create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the library passes a live PD of urxe and readable attributes.
+    unsafe {
+        let pd: &PdObject = object(c);
+        let node = context((*c).context).node;
+        match resolve(node, &wanted(&*attr), "ibv_create_ah", "attr") {
+            Ok(address) => {
+                let mut whole = ibv_ah::zeroed();
+                whole.context = (*c).context;
+                whole.pd = c;
+                let ah = Arc::new(Ah { pd: pd.pd.id(), address });
+                Box::into_raw(Box::new(AhObject { c: whole, ah, pd: pd.pd.clone() })).cast()
+            }
+            Err(e) => null(e),
+        }
+    }
+}
+
+pub unsafe extern "C" fn destroy_ah(c: *mut ibv_ah) -> c_int {
+    // SAFETY: the library passes a live AH of urxe, which this call ends.
+    unsafe {
+        if inherited((*c).context) {
+            return 0;
+        }
+        drop(Box::from_raw(c.cast::<AhObject>()));
+    }
+    0
+}
+
+/// A domain is named by the inode of its file, so that processes which open the same file share it.
+pub unsafe extern "C" fn open_xrcd(c: *mut ibv_context, attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {
+    // SAFETY: the library passes a live context of urxe and readable attributes.
+    let a = unsafe { &*attr };
+    let needs = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    if a.comp_mask != needs {
+        explain(format_args!(
+            "ibv_open_xrcd comp_mask=0x{:x}: expected IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS",
+            a.comp_mask
+        ));
+        return null(Errno::EINVAL);
+    }
+    let domain = if a.fd == -1 {
+        if a.oflags & libc::O_CREAT == 0 {
+            explain(format_args!("ibv_open_xrcd fd=-1: a domain without a file needs O_CREAT"));
+            return null(Errno::EINVAL);
+        }
+        random::u64() | 1 << 63
+    } else {
+        // SAFETY: the descriptor is the application's; a bad one gives EBADF.
+        match inode_of(unsafe { BorrowedFd::borrow_raw(a.fd) }) {
+            Ok(domain) => domain,
+            Err(e) => return null(e),
+        }
+    };
+    let mut whole = verbs_xrcd::zeroed();
+    whole.xrcd.context = c;
+    Box::into_raw(Box::new(XrcdObject { c: whole, domain, users: AtomicU32::new(0) })).cast()
+}
+
+fn inode_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    use std::os::fd::AsRawFd;
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is ours; it is read only where fstat filled it.
+    let stat = unsafe {
+        if libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) != 0 {
+            return Err(Errno::last());
+        }
+        stat.assume_init()
+    };
+    // DefaultHasher::new has fixed keys: all processes agree.
+    let mut hasher = DefaultHasher::new();
+    (stat.st_dev, stat.st_ino).hash(&mut hasher);
+    Ok(hasher.finish() & !(1 << 63))
+}
+
+pub unsafe extern "C" fn close_xrcd(c: *mut ibv_xrcd) -> c_int {
+    // SAFETY: the library passes a live XRC domain of urxe, which this call ends on success.
+    unsafe {
+        if inherited((*c).context) {
+            return 0;
+        }
+        let users = object::<_, XrcdObject>(c).users.load(Ordering::Acquire);
+        if users > 0 {
+            explain(format_args!("ibv_close_xrcd: {users} QP(s) or SRQ(s) still belong to it"));
+            return libc::EBUSY;
+        }
+        drop(Box::from_raw(c.cast::<XrcdObject>()));
+    }
+    0
+}

@@ -1,0 +1,230 @@
+//! Devices, contexts, and the calls outside the ops table.
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{ChannelObject, Context, CqObject, QpObject, SrqObject, context, object};
+use crate::abi::*;
+use crate::provider::{self, AsyncEvent, Found, LibraryOps, Provider};
+use crate::soft::channel::{AsyncQueue, CompChannel};
+use crate::soft::types::EventType;
+use crate::soft::{device, node};
+use crate::sys::errno::Errno;
+use crate::sys::eventfd::EventFd;
+
+/// urxe as a source of devices.
+pub struct Soft;
+
+/// The one there is.
+pub static SOFT: Soft = Soft;
+
+impl Provider for Soft {
+    fn name(&self) -> &'static str {
+        "urxe"
+    }
+
+    fn devices(&self, kernel_devices: bool) -> Vec<Found> {
+        device::found(kernel_devices)
+    }
+
+    unsafe fn alloc_context(&self, dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
+        let node = node::node()?;
+        let events = Arc::new(AsyncQueue::new()?);
+        let cmd_fd = EventFd::new()?.into_raw_fd();
+        let context = Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device: token }));
+        // SAFETY: the context is new and nobody else's; `uninit` closes the descriptors given here.
+        unsafe {
+            let vctx = &raw mut (*context).vctx;
+            provider::context::init(vctx, dev, cmd_fd, device::DRIVER_ID);
+            provider::table::set_ops(vctx, &OPS);
+            provider::context::set_library_ops(vctx, &LIBRARY);
+            (*vctx).context.async_fd = duplicate((*context).events.fd());
+            (*vctx).context.num_comp_vectors = device::comp_vectors() as i32;
+            Ok(vctx)
+        }
+    }
+}
+
+/// A descriptor for the same queue that `ibv_close_device` may close.
+fn duplicate(fd: RawFd) -> RawFd {
+    // SAFETY: duplicating changes nothing of ours.
+    unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) }
+}
+
+unsafe extern "C" fn free_context(c: *mut ibv_context) {
+    // SAFETY: the library calls this once, for a context that `alloc_context` made and that has no users left.
+    unsafe {
+        let whole = std::ptr::from_ref(context(c)).cast_mut();
+        provider::context::uninit(&raw mut (*whole).vctx);
+        drop(Box::from_raw(whole));
+    }
+}
+
+static LIBRARY: LibraryOps = LibraryOps {
+    create_comp_channel,
+    destroy_comp_channel,
+    get_cq_event,
+    get_async_event,
+    query_gid,
+    gid_table,
+    query_pkey,
+};
+
+unsafe fn create_comp_channel(c: *mut ibv_context) -> Result<*mut ibv_comp_channel, Errno> {
+    let channel = Arc::new(CompChannel::new()?);
+    let c = ibv_comp_channel { context: c, fd: channel.fd(), refcnt: 0 };
+    Ok(Box::into_raw(Box::new(ChannelObject { c, channel })).cast())
+}
+
+unsafe fn destroy_comp_channel(c: *mut ibv_comp_channel) -> Result<(), Errno> {
+    // SAFETY: the library calls this once, when no CQ uses the channel.
+    drop(unsafe { Box::from_raw(c.cast::<ChannelObject>()) });
+    Ok(())
+}
+
+unsafe fn get_cq_event(c: *mut ibv_comp_channel) -> Result<*mut ibv_cq, Errno> {
+    // SAFETY: a live channel of urxe; destroying a CQ takes its events off the channel first, under the same lock.
+    unsafe {
+        let channel: &ChannelObject = object(c);
+        let cookie = channel.channel.next_event(|cookie| {
+            let cq = *cookie as *mut ibv_cq;
+            object::<_, CqObject>(cq).comp_events.fetch_add(1, Ordering::SeqCst);
+        })?;
+        Ok(cookie as *mut ibv_cq)
+    }
+}
+
+unsafe fn get_async_event(c: *mut ibv_context) -> Result<AsyncEvent, Errno> {
+    // SAFETY: a live context of urxe; destroying an object takes its events off the queue first, under the same lock.
+    let event = unsafe { context(c).events.next_event(|event| count(event.kind, event.element)) }?;
+    Ok(AsyncEvent { element: event.element as u64, event_type: event.kind.raw() })
+}
+
+/// Counts an event as handed out to the object that it names.
+///
+/// # Safety
+/// `element` must be a live object of the kind that such events name.
+unsafe fn count(kind: EventType, element: usize) {
+    // SAFETY: the caller vouches for the object.
+    let counter = unsafe {
+        match kind {
+            EventType::CqErr => &object::<_, CqObject>(element as *mut ibv_cq).async_events,
+            EventType::SrqErr | EventType::SrqLimitReached => {
+                &object::<_, SrqObject>(element as *mut ibv_srq).async_events
+            }
+            _ if kind.names_an_object() => &object::<_, QpObject>(element as *mut ibv_qp).async_events,
+            _ => return,
+        }
+    };
+    counter.fetch_add(1, Ordering::SeqCst);
+}
+
+unsafe fn query_gid(c: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
+    if port != 1 {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: a live context of urxe.
+    device::gid_entry(unsafe { context(c) }.node.gids(), index)
+}
+
+unsafe fn gid_table(c: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> {
+    // SAFETY: a live context of urxe.
+    Ok(device::gid_entries(unsafe { context(c) }.node.gids()))
+}
+
+unsafe fn query_pkey(_: *mut ibv_context, port: u8, index: u32) -> Result<u16, Errno> {
+    if port == 1 && index == 0 { Ok(0xffff) } else { Err(Errno::EINVAL) }
+}
+
+unsafe extern "C" fn query_device_ex(
+    c: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> i32 {
+    // SAFETY: the library passes a live context, and `attr` has `size` bytes of an older or newer version of the struct.
+    unsafe {
+        if !input.is_null() && (*input).comp_mask != 0 {
+            return libc::EINVAL;
+        }
+        let whole = device::attributes_ex(context(c).device);
+        std::ptr::copy_nonoverlapping(
+            (&raw const whole).cast::<u8>(),
+            attr.cast::<u8>(),
+            size.min(size_of::<ibv_device_attr_ex>()),
+        );
+    }
+    0
+}
+
+unsafe extern "C" fn query_port(c: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> i32 {
+    // SAFETY: the library passes a live context and room for the whole struct.
+    match unsafe { device::port_attributes(context(c).node.gids(), port) } {
+        Ok(whole) => {
+            // SAFETY: as above.
+            unsafe { attr.write(whole) };
+            0
+        }
+        Err(e) => e.0,
+    }
+}
+
+unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_values_ex) -> i32 {
+    // SAFETY: the caller passes room for the struct.
+    unsafe {
+        let wanted = (*values).comp_mask;
+        (*values).comp_mask = wanted & IBV_VALUES_MASK_RAW_CLOCK;
+        if wanted & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            let now = crate::sys::clock::now_ns();
+            (*values).raw_clock.tv_sec = (now / 1_000_000_000) as i64;
+            (*values).raw_clock.tv_nsec = (now % 1_000_000_000) as i64;
+        }
+    }
+    0
+}
+
+/// What urxe has; all else says EOPNOTSUPP by the default table.
+static OPS: verbs_context_ops = {
+    use super::{address, memory, post, qp, queues};
+    verbs_context_ops {
+        advise_mr: Some(memory::advise_mr),
+        alloc_dm: Some(memory::alloc_dm),
+        alloc_pd: Some(memory::alloc_pd),
+        close_xrcd: Some(address::close_xrcd),
+        create_ah: Some(address::create_ah),
+        create_cq: Some(queues::create_cq),
+        create_cq_ex: Some(queues::create_cq_ex),
+        create_qp: Some(qp::create_qp),
+        create_qp_ex: Some(qp::create_qp_ex),
+        create_srq: Some(queues::create_srq),
+        create_srq_ex: Some(queues::create_srq_ex),
+        dealloc_pd: Some(memory::dealloc_pd),
+        dereg_mr: Some(memory::dereg_mr),
+        destroy_ah: Some(address::destroy_ah),
+        destroy_cq: Some(queues::destroy_cq),
+        destroy_qp: Some(qp::destroy_qp),
+        destroy_srq: Some(queues::destroy_srq),
+        free_context: Some(free_context),
+        free_dm: Some(memory::free_dm),
+        get_srq_num: Some(queues::get_srq_num),
+        modify_qp: Some(qp::modify_qp),
+        modify_srq: Some(queues::modify_srq),
+        open_xrcd: Some(address::open_xrcd),
+        poll_cq: Some(post::poll_cq),
+        post_recv: Some(post::post_recv),
+        post_send: Some(post::post_send),
+        post_srq_recv: Some(post::post_srq_recv),
+        query_device_ex: Some(query_device_ex),
+        query_port: Some(query_port),
+        query_qp: Some(qp::query_qp),
+        query_rt_values: Some(query_rt_values),
+        query_srq: Some(queues::query_srq),
+        reg_dm_mr: Some(memory::reg_dm_mr),
+        reg_mr: Some(memory::reg_mr),
+        req_notify_cq: Some(post::req_notify_cq),
+        rereg_mr: Some(memory::rereg_mr),
+        resize_cq: Some(queues::resize_cq),
+        ..verbs_context_ops::zeroed()
+    }
+};
+

@@ -1,0 +1,223 @@
+//! Protection domains, memory regions, device memory.
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::{DmObject, MrObject, PdObject, context, inherited, object};
+use crate::abi::*;
+use crate::soft::mem::{Mr, Rereg, ReregError};
+use crate::soft::types::{Access, Key};
+use crate::sys::errno::Errno;
+
+/// NULL with errno, as functions that give an object fail.
+pub fn null<T>(e: Errno) -> *mut T {
+    e.store();
+    ptr::null_mut()
+}
+
+pub unsafe extern "C" fn alloc_pd(c: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: the library passes a live context of urxe.
+    match unsafe { context(c) }.node.pds.alloc() {
+        Ok(pd) => {
+            let c = ibv_pd { context: c, handle: pd.id().0 };
+            Box::into_raw(Box::new(PdObject { c, pd })).cast()
+        }
+        Err(e) => null(e),
+    }
+}
+
+pub unsafe extern "C" fn dealloc_pd(c: *mut ibv_pd) -> c_int {
+    // SAFETY: the library passes a live PD of urxe, which this call ends on success.
+    unsafe {
+        if inherited((*c).context) {
+            return 0;
+        }
+        let pd: &PdObject = object(c);
+        match context((*c).context).node.pds.dealloc(&pd.pd) {
+            Ok(()) => {
+                drop(Box::from_raw(c.cast::<PdObject>()));
+                0
+            }
+            Err(e) => e.0,
+        }
+    }
+}
+
+pub unsafe extern "C" fn reg_mr(
+    c: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the library passes a live PD of urxe.
+    unsafe {
+        let pd: &PdObject = object(c);
+        let access = Access::from_bits_retain(access as u32);
+        match context((*c).context).node.mem.register(&pd.pd, addr as u64, length as u64, iova, access) {
+            Ok(mr) => wrap(c, &mr),
+            Err(e) => null(e),
+        }
+    }
+}
+
+/// # Safety
+/// `pd` must be a live PD of urxe.
+unsafe fn wrap(pd: *mut ibv_pd, mr: &Mr) -> *mut ibv_mr {
+    let mut c = verbs_mr::zeroed();
+    // SAFETY: the caller vouches for the PD.
+    c.ibv_mr.context = unsafe { (*pd).context };
+    c.ibv_mr.pd = pd;
+    c.ibv_mr.addr = mr.addr as *mut c_void;
+    c.ibv_mr.length = mr.length as usize;
+    c.ibv_mr.handle = mr.key.0;
+    c.ibv_mr.lkey = mr.key.0;
+    c.ibv_mr.rkey = mr.key.0;
+    c.mr_type = IBV_MR_TYPE_MR;
+    c.access = mr.access.bits() as c_int;
+    Box::into_raw(Box::new(MrObject { c })).cast()
+}
+
+pub unsafe extern "C" fn dereg_mr(c: *mut verbs_mr) -> c_int {
+    // SAFETY: the library passes a live MR of urxe, which this call ends on success.
+    unsafe {
+        if inherited((*c).ibv_mr.context) {
+            return 0;
+        }
+        let node = context((*c).ibv_mr.context).node;
+        let key = Key((*c).ibv_mr.lkey);
+        match node.mem.deregister(key, |key| node.wires.key_is_idle(key)) {
+            Ok(()) => {
+                drop(Box::from_raw(c.cast::<MrObject>()));
+                0
+            }
+            Err(e) => e.0,
+        }
+    }
+}
+
+pub unsafe extern "C" fn rereg_mr(
+    c: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    // SAFETY: the library passes a live MR, and a live PD where the flags say so.
+    unsafe {
+        let node = context((*c).ibv_mr.context).node;
+        let flags = flags as u32;
+        let new_pd = (flags & IBV_REREG_MR_CHANGE_PD != 0).then(|| &object::<_, PdObject>(pd).pd);
+        let change = Rereg {
+            translation: (flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0).then_some((addr as u64, length as u64)),
+            pd: new_pd,
+            access: (flags & IBV_REREG_MR_CHANGE_ACCESS != 0)
+                .then_some(Access::from_bits_retain(access as u32)),
+        };
+        let key = Key((*c).ibv_mr.lkey);
+        match node.mem.reregister(key, change, |key| node.wires.key_is_idle(key)) {
+            Ok(mr) => {
+                (*c).access = mr.access.bits() as c_int;
+                0
+            }
+            Err(ReregError::Unchanged(e)) => {
+                e.store();
+                IBV_REREG_MR_ERR_INPUT
+            }
+            Err(ReregError::Invalid(e)) => {
+                e.store();
+                IBV_REREG_MR_ERR_CMD
+            }
+        }
+    }
+}
+
+/// Prefetching needs no work here: every page is reachable when it is used. The range must lie in regions of the PD.
+pub unsafe extern "C" fn advise_mr(c: *mut ibv_pd, advice: u32, flags: u32, sges: *mut ibv_sge, n: u32) -> c_int {
+    if advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || n == 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the library passes a live PD of urxe, the caller `n` SGEs.
+    unsafe {
+        let pd: &PdObject = object(c);
+        let mem = &context((*c).context).node.mem;
+        for i in 0..n as usize {
+            let sge = *sges.add(i).cast::<crate::soft::types::Sge>();
+            let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+            if mem.local(pd.pd.id(), &sge, write).is_err() {
+                return libc::ENOENT;
+            }
+        }
+    }
+    0
+}
+
+pub unsafe extern "C" fn alloc_dm(c: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
+    // SAFETY: the library passes a live context of urxe and readable attributes.
+    unsafe {
+        if (*attr).comp_mask != 0 {
+            return null(Errno::EOPNOTSUPP);
+        }
+        match context(c).node.dm.alloc((*attr).length as u64, (*attr).log_align_req) {
+            Ok(dm) => {
+                let mut whole = verbs_dm::zeroed();
+                whole.dm.context = c;
+                whole.dm.memcpy_to_dm = Some(memcpy_to_dm);
+                whole.dm.memcpy_from_dm = Some(memcpy_from_dm);
+                Box::into_raw(Box::new(DmObject { c: whole, dm })).cast()
+            }
+            Err(e) => null(e),
+        }
+    }
+}
+
+pub unsafe extern "C" fn free_dm(c: *mut ibv_dm) -> c_int {
+    // SAFETY: the library passes a live DM of urxe, which this call ends on success.
+    unsafe {
+        if inherited((*c).context) {
+            return 0;
+        }
+        match object::<_, DmObject>(c).dm.free() {
+            Ok(()) => {
+                drop(Box::from_raw(c.cast::<DmObject>()));
+                0
+            }
+            Err(e) => e.0,
+        }
+    }
+}
+
+unsafe extern "C" fn memcpy_to_dm(c: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
+    // SAFETY: the application passes a live DM and `length` readable bytes.
+    unsafe { object::<_, DmObject>(c).dm.copy_to(offset, from.cast(), length).err().map_or(0, |e| e.0) }
+}
+
+unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, c: *mut ibv_dm, offset: u64, length: usize) -> c_int {
+    // SAFETY: the application passes a live DM and `length` writable bytes.
+    unsafe { object::<_, DmObject>(c).dm.copy_from(offset, to.cast(), length).err().map_or(0, |e| e.0) }
+}
+
+pub unsafe extern "C" fn reg_dm_mr(
+    c: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: the library passes a live PD and DM of urxe.
+    unsafe {
+        let pd: &PdObject = object(c);
+        let dm: &DmObject = object(dm);
+        let access = Access::from_bits_retain(access);
+        let mem = &context((*c).context).node.mem;
+        match mem.register_dm(&pd.pd, &dm.dm, offset, length as u64, access) {
+            Ok(mr) => {
+                let c = wrap(c, &mr);
+                // Device memory has no address that the application may use.
+                (*c).addr = ptr::null_mut();
+                c
+            }
+            Err(e) => null(e),
+        }
+    }
+}

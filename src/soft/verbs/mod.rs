@@ -1,0 +1,138 @@
+//! urxe's ops: C work requests in, our types out. The data path is in `post` and `extended`; the rest makes, changes and
+//! unmakes the C objects, each of which begins a Rust object that holds ours.
+mod address;
+mod context;
+mod extended;
+mod memory;
+mod post;
+mod qp;
+mod queues;
+mod work;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+pub use context::SOFT;
+
+use super::ah::Ah;
+use super::channel::{AsyncQueue, CompChannel};
+use super::cq::{Cq, Cqe};
+use super::mem::{Dm, Pd};
+use super::node::Node;
+use super::srq::Srq;
+use crate::abi::*;
+use crate::sys::lock::Lock;
+
+/// A context of urxe; the library's part comes first.
+#[repr(C)]
+struct Context {
+    vctx: verbs_context,
+    node: &'static Node,
+    events: Arc<AsyncQueue>,
+    /// Which of the embedded devices it is.
+    device: usize,
+}
+
+#[repr(C)]
+struct PdObject {
+    c: ibv_pd,
+    pd: Pd,
+}
+
+#[repr(C)]
+struct MrObject {
+    c: verbs_mr,
+}
+
+#[repr(C)]
+struct DmObject {
+    c: verbs_dm,
+    dm: Arc<Dm>,
+}
+
+#[repr(C)]
+struct ChannelObject {
+    c: ibv_comp_channel,
+    channel: Arc<CompChannel>,
+}
+
+#[repr(C)]
+struct CqObject {
+    c: verbs_cq,
+    cq: Arc<Cq>,
+    /// Events handed out so far; destroying waits until as many are acknowledged.
+    comp_events: AtomicU32,
+    async_events: AtomicU32,
+    /// Held from `ibv_start_poll` to `ibv_end_poll`.
+    polling: Lock<Polled>,
+    single_threaded: bool,
+}
+
+/// The completion that the extended readers read.
+struct Polled {
+    cqe: Cqe,
+    time: u64,
+}
+
+#[repr(C)]
+struct SrqObject {
+    c: verbs_srq,
+    srq: Arc<Srq>,
+    pd: Pd,
+    async_events: AtomicU32,
+}
+
+#[repr(C)]
+struct AhObject {
+    c: ibv_ah,
+    ah: Arc<Ah>,
+    pd: Pd,
+}
+
+#[repr(C)]
+struct XrcdObject {
+    c: verbs_xrcd,
+    domain: u64,
+    users: AtomicU32,
+}
+
+#[repr(C)]
+struct QpObject {
+    c: verbs_qp,
+    qp: Arc<super::qp::Qp>,
+    pd: Option<Pd>,
+    async_events: AtomicU32,
+    /// The XRC domain that it belongs to.
+    xrcd: *mut XrcdObject,
+    /// Between `ibv_wr_start` and `ibv_wr_complete`: the error so far.
+    build_error: i32,
+    /// The request that the setters fill in.
+    building: Option<u64>,
+}
+
+/// The context around an `ibv_context` of urxe.
+///
+/// # Safety
+/// `c` must be a live context of urxe; what is returned lives as long.
+#[inline]
+unsafe fn context<'a>(c: *mut ibv_context) -> &'a Context {
+    // SAFETY: urxe's contexts are allocated as `Context`, in which `vctx.context` lies.
+    unsafe { &*c.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<Context>() }
+}
+
+/// # Safety
+/// `c` must be a live object of urxe of the type that `T` begins with.
+#[inline]
+unsafe fn object<'a, C, T>(c: *mut C) -> &'a T {
+    // SAFETY: urxe's objects are allocated as `T`, whose first field is the C object.
+    unsafe { &*c.cast::<T>() }
+}
+
+/// The object was made before a fork: the child may let it go, but it belongs to the parent.
+///
+/// # Safety
+/// `c` must be a live context of urxe.
+unsafe fn inherited(c: *mut ibv_context) -> bool {
+    // SAFETY: the caller vouches for the context.
+    unsafe { !context(c).node.is_ours() }
+}

@@ -1,0 +1,152 @@
+//! The data path that `ibv_context.ops` reaches: post, poll, arm.
+use std::ffi::c_int;
+
+use super::work::{SendSource, write_draft};
+use super::{CqObject, QpObject, SrqObject, object};
+use crate::abi::*;
+use crate::soft::cq::Cqe;
+use crate::soft::qp::Qp;
+use crate::soft::types::{QpState, Sge};
+use crate::soft::{engine, link};
+use crate::sys::errno::Errno;
+use crate::sys::log::explain;
+
+const _: () = {
+    assert!(size_of::<Cqe>() == size_of::<ibv_wc>());
+    assert!(std::mem::offset_of!(Cqe, status) == std::mem::offset_of!(ibv_wc, status));
+    assert!(std::mem::offset_of!(Cqe, imm) == std::mem::offset_of!(ibv_wc, imm_data));
+    assert!(std::mem::offset_of!(Cqe, wc_flags) == std::mem::offset_of!(ibv_wc, wc_flags));
+    assert!(std::mem::offset_of!(Cqe, dlid_path_bits) == std::mem::offset_of!(ibv_wc, dlid_path_bits));
+    assert!(size_of::<Sge>() == size_of::<ibv_sge>());
+};
+
+pub unsafe extern "C" fn post_send(c: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the application passes a live QP and a list of requests ending in NULL.
+    unsafe {
+        let qp: &Qp = &object::<_, QpObject>(c).qp;
+        let mut sq = qp.sq.lock();
+        let mut at = wr;
+        let mut error = 0;
+        while let Some(w) = at.as_ref() {
+            if let Err(e) = write_draft(qp, &mut sq, &SendSource::from_wr(w)) {
+                error = fail(e, at, bad);
+                break;
+            }
+            at = w.next;
+        }
+        sq.publish(qp);
+        link::pump(qp, &mut sq);
+        drop(sq);
+        qp.node.settle();
+        error
+    }
+}
+
+pub unsafe extern "C" fn post_recv(c: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: the application passes a live QP and a list of requests ending in NULL.
+    unsafe {
+        let qp: &Qp = &object::<_, QpObject>(c).qp;
+        let mut rq = qp.rq.lock();
+        let state = qp.state();
+        let mut at = wr;
+        let mut error = 0;
+        while let Some(w) = at.as_ref() {
+            let posted = match rq.queue() {
+                _ if state == QpState::Reset => Err(Errno::EINVAL),
+                None => Err(Errno::EINVAL),
+                Some(queue) => post_receive(queue.max_sge(), w, |sges| queue.post(w.wr_id, sges)),
+            };
+            if let Err(e) = posted {
+                explain_receive(format_args!("ibv_post_recv qp={:?} in {state:?}", qp.num), w, e);
+                error = fail(e, at, bad);
+                break;
+            }
+            at = w.next;
+        }
+        if state == QpState::Err {
+            rq.flush(qp);
+        }
+        error
+    }
+}
+
+pub unsafe extern "C" fn post_srq_recv(c: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+    // SAFETY: the application passes a live SRQ and a list of requests ending in NULL.
+    unsafe {
+        let srq = &object::<_, SrqObject>(c).srq;
+        let (_, max_sge, _) = srq.attributes();
+        let mut at = wr;
+        while let Some(w) = at.as_ref() {
+            if let Err(e) = post_receive(max_sge, w, |sges| srq.post(w.wr_id, sges)) {
+                explain_receive(format_args!("ibv_post_srq_recv"), w, e);
+                return fail(e, at, bad);
+            }
+            at = w.next;
+        }
+    }
+    0
+}
+
+/// # Safety
+/// `wr.sg_list` must have `wr.num_sge` entries.
+unsafe fn post_receive(
+    max_sge: u32,
+    wr: &ibv_recv_wr,
+    post: impl FnOnce(&mut dyn ExactSizeIterator<Item = Sge>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if wr.num_sge < 0 || wr.num_sge as u32 > max_sge {
+        return Err(Errno::EINVAL);
+    }
+    let list = wr.sg_list.cast::<Sge>();
+    // SAFETY: the caller vouches for the list.
+    post(&mut (0..wr.num_sge as usize).map(|i| unsafe { *list.add(i) }))
+}
+
+#[cold]
+fn explain_receive(call: std::fmt::Arguments<'_>, wr: &ibv_recv_wr, e: Errno) {
+    let why = match e {
+        Errno::ENOMEM => "the queue is full",
+        _ => "num_sge exceeds max_recv_sge, the QP is in RESET, or it has no receive queue of its own",
+    };
+    explain(format_args!("{call} wr_id={} num_sge={}: {e:?}, {why}", wr.wr_id, wr.num_sge));
+}
+
+/// Names the request at which a list stopped; errno is set as well, since programs print it.
+///
+/// # Safety
+/// `bad` must be writable or NULL.
+unsafe fn fail<T>(e: Errno, at: *mut T, bad: *mut *mut T) -> c_int {
+    if !bad.is_null() {
+        // SAFETY: the caller vouches for it.
+        unsafe { *bad = at };
+    }
+    e.store();
+    e.0
+}
+
+pub unsafe extern "C" fn poll_cq(c: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
+    if n <= 0 {
+        return if n == 0 { 0 } else { -libc::EINVAL };
+    }
+    // SAFETY: the application passes a live CQ and room for `n` completions; `Cqe` and `ibv_wc` are laid out alike.
+    unsafe {
+        let cq = &object::<_, CqObject>(c).cq;
+        let mut place = wc.cast::<Cqe>();
+        let mut take = |cqe: &Cqe, _| {
+            place.write(*cqe);
+            place = place.add(1);
+        };
+        let got = cq.poll(n as usize, &mut take);
+        if got > 0 {
+            return got as c_int;
+        }
+        engine::progress_from_poll();
+        cq.poll(n as usize, &mut take) as c_int
+    }
+}
+
+pub unsafe extern "C" fn req_notify_cq(c: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the application passes a live CQ.
+    unsafe { object::<_, CqObject>(c).cq.arm(solicited_only != 0) };
+    0
+}

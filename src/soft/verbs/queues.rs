@@ -1,0 +1,341 @@
+//! Completion queues and shared receive queues.
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::memory::null;
+use super::{
+    ChannelObject, CqObject, PdObject, Polled, SrqObject, XrcdObject, context, extended, inherited, object,
+};
+use crate::abi::*;
+use crate::provider::object as common;
+use crate::soft::cq::{Cq, CqConfig, Cqe};
+use crate::soft::device::limits;
+use crate::soft::srq::{Srq, XrcSide};
+use crate::soft::types::{Qpn, WcOpcode, WcStatus};
+use crate::sys::errno::Errno;
+use crate::sys::lock::Lock;
+use crate::sys::log::explain;
+use crate::sys::pthread;
+
+const CQ_FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+/// What the extended readers can give.
+const WC_FLAGS: u64 = IBV_WC_EX_WITH_BYTE_LEN as u64
+    | IBV_WC_EX_WITH_IMM as u64
+    | IBV_WC_EX_WITH_QP_NUM as u64
+    | IBV_WC_EX_WITH_SRC_QP as u64
+    | IBV_WC_EX_WITH_SLID as u64
+    | IBV_WC_EX_WITH_SL as u64
+    | IBV_WC_EX_WITH_DLID_PATH_BITS as u64
+    | TIMES;
+const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP as u64 | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK as u64;
+
+pub unsafe extern "C" fn create_cq(
+    c: *mut ibv_context,
+    cqe: c_int,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    // SAFETY: the library passes a live context of urxe and a live channel or NULL.
+    unsafe { make_cq(c, cqe as i64, channel, vector as i64, 0, 0).cast() }
+}
+
+pub unsafe extern "C" fn create_cq_ex(c: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
+    // SAFETY: the library passes a live context of urxe and readable attributes.
+    unsafe {
+        let a = &*attr;
+        if a.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
+            explain(format_args!("ibv_create_cq_ex comp_mask=0x{:x} has unknown bits", a.comp_mask));
+            return null(Errno::EINVAL);
+        }
+        let flags = if a.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { a.flags } else { 0 };
+        if flags & !CQ_FLAGS != 0 || a.wc_flags & !WC_FLAGS != 0 {
+            explain(format_args!(
+                "ibv_create_cq_ex flags=0x{flags:x} wc_flags=0x{:x}: this device offers flags 0x{CQ_FLAGS:x} and wc_flags 0x{WC_FLAGS:x}",
+                a.wc_flags
+            ));
+            return null(Errno::EOPNOTSUPP);
+        }
+        let cq = make_cq(c, a.cqe as i64, a.channel, a.comp_vector as i64, flags, a.wc_flags);
+        if !cq.is_null() {
+            extended::fill_cq(&mut (*cq.cast::<CqObject>()).c.cq_ex, a.wc_flags);
+        }
+        cq
+    }
+}
+
+/// # Safety
+/// `c` must be a live context of urxe, `channel` a live channel of it or NULL.
+unsafe fn make_cq(
+    c: *mut ibv_context,
+    cqe: i64,
+    channel: *mut ibv_comp_channel,
+    vector: i64,
+    flags: u32,
+    wc_flags: u64,
+) -> *mut ibv_cq_ex {
+    // SAFETY: the caller vouches for the context.
+    let (context, vectors) = unsafe { (context(c), (*c).num_comp_vectors as i64) };
+    if cqe < 1 || cqe > limits::MAX_CQE as i64 {
+        explain(format_args!("ibv_create_cq cqe={cqe}: expected 1 to {}", limits::MAX_CQE));
+        return null(Errno::EINVAL);
+    }
+    if vector < 0 || vector >= vectors {
+        explain(format_args!("ibv_create_cq comp_vector={vector}: expected 0 to {}", vectors - 1));
+        return null(Errno::EINVAL);
+    }
+    let config = CqConfig {
+        depth: cqe as u32,
+        timestamps: wc_flags & TIMES != 0,
+        ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+    };
+    // SAFETY: the caller vouches for the channel.
+    let notify = (!channel.is_null()).then(|| unsafe { object::<_, ChannelObject>(channel) }.channel.clone());
+    let cq = Arc::new(Cq::new(&config, notify, context.events.clone()));
+    let empty = Cqe::new(0, Qpn(0), WcOpcode::Send, WcStatus::Success);
+    let mut whole = verbs_cq::zeroed();
+    whole.cq_ex.cqe = cqe as i32;
+    let object = Box::into_raw(Box::new(CqObject {
+        c: whole,
+        cq,
+        comp_events: AtomicU32::new(0),
+        async_events: AtomicU32::new(0),
+        polling: Lock::new(Polled { cqe: empty, time: 0 }),
+        single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+    }));
+    // SAFETY: the object is new and nobody else's.
+    unsafe { (*object).cq.cookie.store(object as usize, Ordering::Relaxed) };
+    object.cast()
+}
+
+pub unsafe extern "C" fn destroy_cq(c: *mut ibv_cq) -> c_int {
+    // SAFETY: the library passes a live CQ of urxe, which this call ends on success.
+    unsafe {
+        if inherited((*c).context) {
+            return 0;
+        }
+        let object: &CqObject = object(c);
+        let users = object.cq.users.load(Ordering::Acquire);
+        if users > 0 {
+            explain(format_args!("ibv_destroy_cq: {users} QP(s) or SRQ(s) still use it"));
+            return libc::EBUSY;
+        }
+        object.cq.retire();
+        context((*c).context).events.forget(c as usize);
+        let comp = object.comp_events.load(Ordering::SeqCst);
+        let asynchronous = object.async_events.load(Ordering::SeqCst);
+        pthread::wait_acknowledged(
+            &raw mut (*c).mutex,
+            &raw mut (*c).cond,
+            &[
+                (&raw const (*c).comp_events_completed, comp),
+                (&raw const (*c).async_events_completed, asynchronous),
+            ],
+        );
+        drop(Box::from_raw(c.cast::<CqObject>()));
+    }
+    0
+}
+
+pub unsafe extern "C" fn resize_cq(c: *mut ibv_cq, cqe: c_int) -> c_int {
+    if cqe < 1 || cqe as i64 > limits::MAX_CQE as i64 {
+        explain(format_args!("ibv_resize_cq cqe={cqe}: expected 1 to {}", limits::MAX_CQE));
+        return libc::EINVAL;
+    }
+    // SAFETY: the library passes a live CQ of urxe.
+    unsafe {
+        match object::<_, CqObject>(c).cq.resize(cqe as u32) {
+            Ok(()) => {
+                (*c).cqe = cqe;
+                0
+            }
+            Err(held) => {
+                explain(format_args!("ibv_resize_cq cqe={cqe}: it holds {held} completions"));
+                libc::EINVAL
+            }
+        }
+    }
+}
+
+pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: the library passes a live PD of urxe and writable attributes.
+    unsafe {
+        let mut attr = (*init).attr;
+        let srq = make_srq(pd, &mut attr, None);
+        if !srq.is_null() {
+            (*init).attr = attr;
+        }
+        srq
+    }
+}
+
+pub unsafe extern "C" fn create_srq_ex(c: *mut ibv_context, init: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
+    // SAFETY: the library passes a live context of urxe and writable attributes naming live objects of it.
+    unsafe {
+        let a = &mut *init;
+        let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        let kind = if a.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { a.srq_type } else { IBV_SRQT_BASIC };
+        if a.comp_mask & !known != 0 || kind > IBV_SRQT_XRC {
+            explain(format_args!(
+                "ibv_create_srq_ex comp_mask=0x{:x} srq_type={kind}: this device has basic and XRC SRQs",
+                a.comp_mask
+            ));
+            return null(Errno::EOPNOTSUPP);
+        }
+        if a.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || a.pd.is_null() {
+            explain(format_args!("ibv_create_srq_ex comp_mask lacks IBV_SRQ_INIT_ATTR_PD"));
+            return null(Errno::EINVAL);
+        }
+        let mut xrc = None;
+        if kind == IBV_SRQT_XRC {
+            let needs = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+            if a.comp_mask & needs != needs || a.xrcd.is_null() || a.cq.is_null() {
+                explain(format_args!("ibv_create_srq_ex: an XRC SRQ needs IBV_SRQ_INIT_ATTR_XRCD and _CQ"));
+                return null(Errno::EINVAL);
+            }
+            xrc = Some((a.xrcd, a.cq));
+        }
+        let mut attr = a.attr;
+        let srq = make_srq(a.pd, &mut attr, xrc);
+        if srq.is_null() {
+            return srq;
+        }
+        a.attr = attr;
+        common::init_srq(srq, a.pd, a.srq_context);
+        (*srq).context = c;
+        srq
+    }
+}
+
+/// # Safety
+/// `pd`, and the XRC domain and CQ, must be live objects of urxe.
+unsafe fn make_srq(
+    pd: *mut ibv_pd,
+    attr: &mut ibv_srq_attr,
+    xrc: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
+) -> *mut ibv_srq {
+    if attr.max_wr > limits::MAX_SRQ_WR || attr.max_sge > limits::MAX_SRQ_SGE {
+        explain(format_args!(
+            "ibv_create_srq max_wr={} max_sge={}: expected at most {} and {}",
+            attr.max_wr,
+            attr.max_sge,
+            limits::MAX_SRQ_WR,
+            limits::MAX_SRQ_SGE
+        ));
+        return null(Errno::EINVAL);
+    }
+    // SAFETY: the caller vouches for all objects.
+    unsafe {
+        let pd_object: &PdObject = object(pd);
+        let context = context((*pd).context);
+        attr.max_wr = attr.max_wr.max(1);
+        let side = xrc.map(|(xrcd, cq)| {
+            let cq = &object::<_, CqObject>(cq).cq;
+            cq.users.fetch_add(1, Ordering::AcqRel);
+            object::<_, XrcdObject>(xrcd).users.fetch_add(1, Ordering::AcqRel);
+            XrcSide {
+                domain: object::<_, XrcdObject>(xrcd).domain,
+                cq: cq.clone(),
+                number: context.node.new_srqn(),
+            }
+        });
+        let number = side.as_ref().map_or(0, |s| s.number);
+        let srq = Arc::new(Srq::new(attr.max_wr, attr.max_sge, pd_object.pd.id(), side, context.events.clone()));
+        let mut whole = verbs_srq::zeroed();
+        if let Some((xrcd, cq)) = xrc {
+            whole.srq_type = IBV_SRQT_XRC;
+            whole.xrcd = xrcd.cast();
+            whole.cq = cq;
+            whole.srq_num = number;
+            context.node.add_srq(number, &srq);
+        }
+        let object = Box::into_raw(Box::new(SrqObject {
+            c: whole,
+            srq,
+            pd: pd_object.pd.clone(),
+            async_events: AtomicU32::new(0),
+        }));
+        store(&(*object).srq.cookie, object as usize);
+        object.cast()
+    }
+}
+
+fn store(cookie: &AtomicUsize, address: usize) {
+    cookie.store(address, Ordering::Relaxed);
+}
+
+pub unsafe extern "C" fn destroy_srq(c: *mut ibv_srq) -> c_int {
+    // SAFETY: the library passes a live SRQ of urxe, which this call ends on success.
+    unsafe {
+        if inherited((*c).context) {
+            return 0;
+        }
+        let object: &SrqObject = object(c);
+        let users = object.srq.users.load(Ordering::Acquire);
+        if users > 0 {
+            explain(format_args!("ibv_destroy_srq: {users} QP(s) still use it"));
+            return libc::EBUSY;
+        }
+        let context = context((*c).context);
+        if let Some(xrc) = &object.srq.xrc {
+            context.node.remove_srq(xrc.number);
+            xrc.cq.users.fetch_sub(1, Ordering::AcqRel);
+            super::object::<_, XrcdObject>(object.c.xrcd).users.fetch_sub(1, Ordering::AcqRel);
+        }
+        context.events.forget(c as usize);
+        let given = object.async_events.load(Ordering::SeqCst);
+        pthread::wait_acknowledged(
+            &raw mut (*c).mutex,
+            &raw mut (*c).cond,
+            &[(&raw const (*c).events_completed, given)],
+        );
+        drop(Box::from_raw(c.cast::<SrqObject>()));
+    }
+    0
+}
+
+pub unsafe extern "C" fn query_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: the library passes a live SRQ of urxe and writable attributes.
+    unsafe {
+        let (max_wr, max_sge, srq_limit) = object::<_, SrqObject>(c).srq.attributes();
+        *attr = ibv_srq_attr { max_wr, max_sge, srq_limit };
+    }
+    0
+}
+
+pub unsafe extern "C" fn modify_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    let mask = mask as u32;
+    if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+        explain(format_args!("ibv_modify_srq srq_attr_mask=0x{mask:x} has unknown bits"));
+        return libc::EINVAL;
+    }
+    // SAFETY: the library passes a live SRQ of urxe and readable attributes.
+    unsafe {
+        let srq = &object::<_, SrqObject>(c).srq;
+        let attr = &*attr;
+        if mask & IBV_SRQ_MAX_WR != 0 {
+            if attr.max_wr > limits::MAX_SRQ_WR || srq.resize(attr.max_wr).is_err() {
+                explain(format_args!("ibv_modify_srq max_wr={}: too large, or too small for what is posted", attr.max_wr));
+                return libc::EINVAL;
+            }
+        }
+        if mask & IBV_SRQ_LIMIT != 0 && srq.arm_limit(attr.srq_limit).is_err() {
+            explain(format_args!("ibv_modify_srq srq_limit={}: larger than max_wr", attr.srq_limit));
+            return libc::EINVAL;
+        }
+    }
+    0
+}
+
+pub unsafe extern "C" fn get_srq_num(c: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: the library passes a live SRQ of urxe and room for the number.
+    unsafe {
+        match &object::<_, SrqObject>(c).srq.xrc {
+            Some(xrc) => {
+                *number = xrc.number;
+                0
+            }
+            None => libc::EOPNOTSUPP,
+        }
+    }
+}
