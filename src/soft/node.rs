@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
 use super::gid::GidTable;
-use super::link::shm::Wires;
+use super::link::wires::Wires;
 use super::mem::{DmPool, MemTable, PdTable};
 use super::qp::Qp;
 use super::srq::Srq;

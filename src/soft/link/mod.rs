@@ -20,7 +20,7 @@ pub enum Path {
     /// The peer is a QP of this process.
     Local(Qpn),
     /// The peer is a QP of another process of this host.
-    Shm(Arc<shm::Wire>, Qpn),
+    Shm(Arc<wires::Wire>, Qpn),
     /// The address is this host's, but no process has claimed the QPN; it may still come.
     Absent(Qpn),
 }
@@ -35,7 +35,7 @@ pub fn pump(qp: &Qp, sq: &mut Requester) {
         Path::Local(peer) => local::pump(qp, sq, *peer),
         Path::Shm(wire, peer) => {
             let (wire, peer) = (wire.clone(), *peer);
-            shm::pump(qp, sq, &wire, peer);
+            wires::pump(qp, sq, &wire, peer);
         }
         Path::Absent(_) => absent(qp, sq),
         Path::None => {}
@@ -64,7 +64,7 @@ fn pump_datagrams(qp: &Qp, sq: &mut Requester) {
         if ah.address.same_host {
             let sent = match path_on_host(qp.node, to) {
                 Path::Local(_) => local::send_datagram(qp, sq, at, &ah),
-                Path::Shm(wire, _) => shm::send_datagram(qp, sq, at, &ah, &wire),
+                Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, &ah, &wire),
                 // Nobody is there: a datagram to nowhere is sent all the same.
                 _ => sq.gather_nothing(qp, at).map(|()| true),
             };

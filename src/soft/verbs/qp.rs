@@ -1,0 +1,366 @@
+//! Queue pairs: made, changed, queried, unmade.
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::address::wanted as wanted_address;
+use super::memory::null;
+use super::{Context, CqObject, PdObject, QpObject, SrqObject, XrcdObject, context, extended, inherited, object};
+use crate::abi::*;
+use crate::provider::object as common;
+use crate::soft::ah::Address;
+use crate::soft::cq::Cq;
+use crate::soft::device::limits;
+use crate::soft::mem::PdId;
+use crate::soft::modify::{Wanted, modify};
+use crate::soft::qp::Qp;
+use crate::soft::qp::recvq::RecvQueue;
+use crate::soft::qp::requester::Requester;
+use crate::soft::qp::responder::Responder;
+use crate::soft::qp::sendq::SendQueue;
+use crate::soft::types::{QpState, QpType};
+use crate::sys::errno::Errno;
+use crate::sys::log::explain;
+use crate::sys::pthread;
+
+pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the library passes a live PD of urxe and writable attributes.
+    unsafe {
+        let i = &*init;
+        let mut ex = ibv_qp_init_attr_ex::zeroed();
+        ex.qp_context = i.qp_context;
+        (ex.send_cq, ex.recv_cq, ex.srq) = (i.send_cq, i.recv_cq, i.srq);
+        (ex.cap, ex.qp_type, ex.sq_sig_all) = (i.cap, i.qp_type, i.sq_sig_all);
+        (ex.comp_mask, ex.pd) = (IBV_QP_INIT_ATTR_PD, pd);
+        let qp = create_qp_ex((*pd).context, &mut ex);
+        if !qp.is_null() {
+            (*init).cap = ex.cap;
+        }
+        qp
+    }
+}
+
+pub unsafe extern "C" fn create_qp_ex(c: *mut ibv_context, init: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
+    // SAFETY: the library passes a live context of urxe and writable attributes that name live objects of it.
+    unsafe { make(c, &mut *init) }.unwrap_or_else(null)
+}
+
+const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
+    | IBV_QP_INIT_ATTR_XRCD
+    | IBV_QP_INIT_ATTR_CREATE_FLAGS
+    | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
+/// # Safety
+/// `c` must be a live context of urxe, and the objects in `init` live objects of it.
+unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: the caller vouches for the context.
+    let context = unsafe { context(c) };
+    let has = |bit| init.comp_mask & bit != 0;
+    let Some(kind) = QpType::from_raw(init.qp_type) else {
+        explain(format_args!("ibv_create_qp qp_type={}: this device has RC, UC, UD and XRC", init.qp_type));
+        return Err(Errno::EOPNOTSUPP);
+    };
+    if init.comp_mask & !KNOWN != 0 || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0) {
+        explain(format_args!(
+            "ibv_create_qp_ex comp_mask=0x{:x} create_flags=0x{:x}: not offered by this device",
+            init.comp_mask, init.create_flags
+        ));
+        return Err(Errno::EOPNOTSUPP);
+    }
+    check_cap(&init.cap)?;
+    let xrcd = if has(IBV_QP_INIT_ATTR_XRCD) { init.xrcd.cast::<XrcdObject>() } else { std::ptr::null_mut() };
+    let receiver = kind == QpType::XrcRecv;
+    let pd_pointer = if has(IBV_QP_INIT_ATTR_PD) { init.pd } else { std::ptr::null_mut() };
+    if receiver && xrcd.is_null() {
+        explain(format_args!("ibv_create_qp_ex: IBV_QPT_XRC_RECV needs IBV_QP_INIT_ATTR_XRCD"));
+        return Err(Errno::EINVAL);
+    }
+    if !receiver && (pd_pointer.is_null() || init.send_cq.is_null()) {
+        explain(format_args!("ibv_create_qp: expected a PD and a send_cq"));
+        return Err(Errno::EINVAL);
+    }
+    let connected_receiver = matches!(kind, QpType::Rc | QpType::Uc | QpType::Ud);
+    if connected_receiver && init.recv_cq.is_null() {
+        explain(format_args!("ibv_create_qp: expected a recv_cq"));
+        return Err(Errno::EINVAL);
+    }
+    if kind == QpType::Uc && !init.srq.is_null() {
+        explain(format_args!("ibv_create_qp: a UC QP cannot use an SRQ"));
+        return Err(Errno::EINVAL);
+    }
+    let ops = if has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) { Some(init.send_ops_flags) } else { None };
+    if let Some(flags) = ops
+        && !extended::offers(kind, flags)
+    {
+        explain(format_args!("ibv_create_qp_ex send_ops_flags=0x{flags:x}: not all are offered for {kind:?}"));
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: the caller vouches for the objects.
+    unsafe {
+        let pd = (!pd_pointer.is_null()).then(|| object::<_, PdObject>(pd_pointer).pd.clone());
+        let cq = |cq: *mut ibv_cq| (!cq.is_null()).then(|| object::<_, CqObject>(cq).cq.clone());
+        let (send_cq, recv_cq) = (cq(init.send_cq), cq(init.recv_cq));
+        let takes_srq = connected_receiver && !init.srq.is_null();
+        let srq = takes_srq.then(|| object::<_, SrqObject>(init.srq).srq.clone());
+        let cap = grant(&init.cap, kind, srq.is_some());
+        let sq = Requester::new(
+            SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
+            send_cq.clone().filter(|_| !receiver),
+            init.sq_sig_all != 0,
+        );
+        let own_queue = (connected_receiver && srq.is_none())
+            .then(|| RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge));
+        let rq = Responder::new(own_queue, srq.clone(), recv_cq.clone().filter(|_| connected_receiver));
+        let num = context.node.wires.claim_qpn(context.node)?;
+        let pd_id = pd.as_ref().map_or(PdId(0), |pd| pd.id());
+        let domain = (!xrcd.is_null()).then(|| (*xrcd).domain);
+        let qp = Qp::new(num, kind, pd_id, context.node, domain, context.events.clone(), sq, rq);
+        hold(&[send_cq.as_ref(), recv_cq.as_ref()], 1);
+        if let Some(srq) = &srq {
+            srq.users.fetch_add(1, Ordering::AcqRel);
+        }
+        if !xrcd.is_null() {
+            (*xrcd).users.fetch_add(1, Ordering::AcqRel);
+        }
+        init.cap = cap;
+        Ok(wrap(c, init, pd_pointer, pd, xrcd, qp, ops, context))
+    }
+}
+
+/// # Safety
+/// All pointers must be live objects of urxe or NULL.
+#[allow(clippy::too_many_arguments)]
+unsafe fn wrap(
+    c: *mut ibv_context,
+    init: &ibv_qp_init_attr_ex,
+    pd_pointer: *mut ibv_pd,
+    pd: Option<crate::soft::mem::Pd>,
+    xrcd: *mut XrcdObject,
+    qp: Arc<Qp>,
+    ops: Option<u64>,
+    context: &Context,
+) -> *mut ibv_qp {
+    let mut base = ibv_qp_init_attr::zeroed();
+    base.qp_context = init.qp_context;
+    (base.send_cq, base.recv_cq, base.srq) = (init.send_cq, init.recv_cq, init.srq);
+    (base.qp_type, base.sq_sig_all) = (init.qp_type, init.sq_sig_all);
+    let num = qp.num;
+    let whole = Box::into_raw(Box::new(QpObject {
+        c: verbs_qp::zeroed(),
+        qp,
+        pd,
+        async_events: AtomicU32::new(0),
+        xrcd,
+        build_error: 0,
+        building: None,
+    }));
+    // SAFETY: the object is new and nobody else's; the attributes name live objects.
+    unsafe {
+        common::init_qp(whole.cast(), c, pd_pointer, &base);
+        let ibqp = whole.cast::<ibv_qp>();
+        (*ibqp).handle = num.0;
+        (*ibqp).qp_num = num.0;
+        if !xrcd.is_null() {
+            (*whole).c.comp_mask |= VERBS_QP_XRCD;
+            (*whole).c.xrcd = xrcd.cast();
+        }
+        if let Some(flags) = ops {
+            (*whole).c.comp_mask |= VERBS_QP_EX;
+            extended::fill_qp(&mut (*whole).c.qp_ex, (*whole).qp.kind, flags);
+        }
+        (*whole).qp.cookie.store(whole as usize, Ordering::Relaxed);
+        context.node.add_qp(&(*whole).qp);
+        ibqp
+    }
+}
+
+fn check_cap(cap: &ibv_qp_cap) -> Result<(), Errno> {
+    let bounds = [
+        ("max_send_wr", cap.max_send_wr, limits::MAX_QP_WR),
+        ("max_recv_wr", cap.max_recv_wr, limits::MAX_QP_WR),
+        ("max_send_sge", cap.max_send_sge, limits::MAX_SGE),
+        ("max_recv_sge", cap.max_recv_sge, limits::MAX_SGE),
+        ("max_inline_data", cap.max_inline_data, limits::MAX_INLINE),
+    ];
+    for (name, value, max) in bounds {
+        if value > max {
+            explain(format_args!("ibv_create_qp cap.{name}={value}: expected at most {max}"));
+            return Err(Errno::EINVAL);
+        }
+    }
+    Ok(())
+}
+
+/// What the QP really gets: at least what was asked for, and inline data without asking, since it costs little.
+fn grant(cap: &ibv_qp_cap, kind: QpType, has_srq: bool) -> ibv_qp_cap {
+    let mut cap = *cap;
+    if kind == QpType::XrcRecv {
+        return ibv_qp_cap::zeroed();
+    }
+    cap.max_send_wr = cap.max_send_wr.max(1);
+    cap.max_send_sge = cap.max_send_sge.max(1);
+    cap.max_inline_data = cap.max_inline_data.max(limits::DEFAULT_INLINE);
+    if has_srq || kind == QpType::XrcSend {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    } else {
+        cap.max_recv_wr = cap.max_recv_wr.max(1);
+        cap.max_recv_sge = cap.max_recv_sge.max(1);
+    }
+    cap
+}
+
+fn hold(cqs: &[Option<&Arc<Cq>>], by: i32) {
+    for cq in cqs.iter().flatten() {
+        cq.users.fetch_add(by as u32, Ordering::AcqRel);
+    }
+}
+
+pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
+    // SAFETY: the library passes a live QP of urxe, which this call ends.
+    unsafe {
+        if inherited((*c).context) {
+            return 0;
+        }
+        let whole = c.cast::<QpObject>();
+        let qp = (*whole).qp.clone();
+        let context = context((*c).context);
+        context.node.remove_qp(&qp);
+        crate::soft::link::retire(&qp);
+        let (send_cq, recv_cq, srq);
+        {
+            let mut sq = qp.sq.lock();
+            let mut rq = qp.rq.lock();
+            sq.reset();
+            rq.reset();
+            qp.set_state(QpState::Reset);
+            (send_cq, recv_cq, srq) = (sq.cq().cloned(), rq.cq().cloned(), rq.srq().cloned());
+        }
+        context.events.forget(c as usize);
+        let given = (*whole).async_events.load(Ordering::SeqCst);
+        pthread::wait_acknowledged(
+            &raw mut (*c).mutex,
+            &raw mut (*c).cond,
+            &[(&raw const (*c).events_completed, given)],
+        );
+        // An XRC sender may have been given a recv_cq, which it holds though it never uses it.
+        let recv_cq = recv_cq.or_else(|| {
+            let cq = (*c).recv_cq;
+            (!cq.is_null()).then(|| object::<_, CqObject>(cq).cq.clone())
+        });
+        let send_cq = send_cq.or_else(|| {
+            let cq = (*c).send_cq;
+            (!cq.is_null()).then(|| object::<_, CqObject>(cq).cq.clone())
+        });
+        hold(&[send_cq.as_ref(), recv_cq.as_ref()], -1);
+        if let Some(srq) = srq {
+            srq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if !(*whole).xrcd.is_null() {
+            (*(*whole).xrcd).users.fetch_sub(1, Ordering::AcqRel);
+        }
+        drop(Box::from_raw(whole));
+    }
+    0
+}
+
+pub unsafe extern "C" fn modify_qp(c: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the library passes a live QP of urxe and readable attributes.
+    unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
+        let a = &*attr;
+        let wanted = Wanted {
+            state: a.qp_state,
+            cur_state: a.cur_qp_state,
+            path_mtu: a.path_mtu,
+            path_mig_state: a.path_mig_state,
+            qkey: a.qkey,
+            rq_psn: a.rq_psn,
+            sq_psn: a.sq_psn,
+            dest_qpn: a.dest_qp_num,
+            access: a.qp_access_flags,
+            pkey_index: a.pkey_index,
+            port: a.port_num,
+            av: wanted_address(&a.ah_attr),
+            max_rd_atomic: a.max_rd_atomic,
+            max_dest_rd_atomic: a.max_dest_rd_atomic,
+            min_rnr_timer: a.min_rnr_timer,
+            timeout: a.timeout,
+            retry_cnt: a.retry_cnt,
+            rnr_retry: a.rnr_retry,
+            en_sqd_async_notify: a.en_sqd_async_notify != 0,
+            rate_limit: a.rate_limit,
+        };
+        modify(&object::<_, QpObject>(c).qp, &wanted, mask as u32).err().map_or(0, |e| e.0)
+    }
+}
+
+pub unsafe extern "C" fn query_qp(
+    c: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the library passes a live QP of urxe and writable structs.
+    unsafe {
+        let qp: &Qp = &object::<_, QpObject>(c).qp;
+        let held = *qp.attr.lock();
+        let (cap, sig_all, draining, psn) = {
+            let sq = qp.sq.lock();
+            let mut rq = qp.rq.lock();
+            let cap = ibv_qp_cap {
+                max_send_wr: sq.queue.depth(),
+                max_send_sge: sq.queue.max_sge(),
+                max_inline_data: sq.queue.max_inline(),
+                max_recv_wr: rq.queue().map_or(0, |q| q.depth()),
+                max_recv_sge: rq.queue().map_or(0, |q| q.max_sge()),
+            };
+            (cap, sq.sig_all(), qp.state() == QpState::Sqd && sq.has_unacked(), (sq.psn, rq.psn))
+        };
+        let mut a = ibv_qp_attr::zeroed();
+        a.qp_state = qp.state().raw();
+        a.cur_qp_state = a.qp_state;
+        a.path_mtu = held.path_mtu.raw();
+        a.path_mig_state = held.path_mig_state;
+        a.qkey = held.qkey;
+        (a.sq_psn, a.rq_psn) = (psn.0.get(), psn.1.get());
+        a.dest_qp_num = held.dest_qpn.0;
+        a.qp_access_flags = held.access.bits();
+        a.cap = cap;
+        if let Some(address) = held.address {
+            a.ah_attr = ah_attr(&address);
+        }
+        a.pkey_index = held.pkey_index;
+        a.en_sqd_async_notify = held.en_sqd_async_notify as u8;
+        a.sq_draining = draining as u8;
+        a.max_rd_atomic = held.max_rd_atomic;
+        a.max_dest_rd_atomic = held.max_dest_rd_atomic;
+        a.min_rnr_timer = held.min_rnr_timer;
+        a.port_num = held.port;
+        a.timeout = held.timeout;
+        a.retry_cnt = held.retry_cnt;
+        a.rnr_retry = held.rnr_retry;
+        a.rate_limit = held.rate_limit;
+        *attr = a;
+        let mut i = ibv_qp_init_attr::zeroed();
+        i.qp_context = (*c).qp_context;
+        (i.send_cq, i.recv_cq, i.srq) = ((*c).send_cq, (*c).recv_cq, (*c).srq);
+        (i.cap, i.qp_type, i.sq_sig_all) = (cap, (*c).qp_type, sig_all as c_int);
+        *init = i;
+    }
+    0
+}
+
+fn ah_attr(address: &Address) -> ibv_ah_attr {
+    let mut a = ibv_ah_attr::zeroed();
+    a.grh.dgid = ibv_gid::from_raw(address.dgid.0);
+    a.grh.flow_label = address.flow_label;
+    a.grh.sgid_index = address.sgid_index;
+    a.grh.hop_limit = address.hop_limit;
+    a.grh.traffic_class = address.traffic_class;
+    a.sl = address.sl;
+    a.is_global = 1;
+    a.port_num = 1;
+    a
+}
