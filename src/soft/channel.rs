@@ -1,12 +1,13 @@
 //! Queues of events with a file descriptor that polls readable: completion channels and a context's asynchronous events.
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::engine;
 use super::types::EventType;
 use crate::sys::errno::Errno;
-use crate::sys::event::{Epoll, EventFd};
+use crate::sys::epoll::{self, Epoll};
+use crate::sys::eventfd::EventFd;
 use crate::sys::lock::Lock;
 
 /// A completion channel. Its fd is an epoll fd over its own doorbell and those of all peers, so that the woken thread
@@ -26,9 +27,12 @@ pub struct AsyncEvent {
     pub element: usize,
 }
 
-/// A context's asynchronous events.
+/// A context's asynchronous events. The fd is not the doorbell itself, whose O_NONBLOCK is not the application's.
 #[derive(Debug)]
-pub struct AsyncQueue(Queue<AsyncEvent>);
+pub struct AsyncQueue {
+    fd: Epoll,
+    queue: Queue<AsyncEvent>,
+}
 
 #[derive(Debug)]
 struct Queue<T> {
@@ -41,7 +45,7 @@ impl CompChannel {
     pub fn new() -> Result<Self, Errno> {
         let queue = Queue::new()?;
         let fd = Epoll::new()?;
-        fd.add(queue.bell.as_raw_fd(), 0)?;
+        fd.add(queue.bell.as_fd(), epoll::IN, 0)?;
         engine::watch(&fd)?;
         Ok(Self { fd, queue })
     }
@@ -65,15 +69,16 @@ impl CompChannel {
     }
 
     /// The oldest event, waiting for one unless the application set O_NONBLOCK on the fd: then EAGAIN.
-    pub fn next_event(&self) -> Result<usize, Errno> {
+    /// `taken` is called with it before anybody can destroy the CQ.
+    pub fn next_event(&self, taken: impl Fn(&usize)) -> Result<usize, Errno> {
         loop {
-            if let Some(cookie) = self.queue.pop() {
+            if let Some(cookie) = self.queue.pop(&taken) {
                 return Ok(cookie);
             }
             if engine::progress() {
                 continue;
             }
-            if crate::sys::event::is_nonblocking(self.fd()) {
+            if engine::is_nonblocking(self.fd()) {
                 return Err(Errno::EAGAIN);
             }
             engine::wait_for(self.fd(), || !self.queue.is_empty())?;
@@ -102,35 +107,39 @@ pub fn forget_armed() {
 impl AsyncQueue {
     /// A queue without events. Errors are those of eventfd.
     pub fn new() -> Result<Self, Errno> {
-        Queue::new().map(Self)
+        let queue = Queue::new()?;
+        let fd = Epoll::new()?;
+        fd.add(queue.bell.as_fd(), epoll::IN, 0)?;
+        Ok(Self { fd, queue })
     }
 
     /// What the application polls (`ibv_context.async_fd`).
     pub fn fd(&self) -> RawFd {
-        self.0.bell.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 
     /// Queues an event about the object or port `element`.
     pub fn push(&self, kind: EventType, element: usize) {
-        self.0.push(AsyncEvent { kind, element });
+        self.queue.push(AsyncEvent { kind, element });
     }
 
     /// The oldest event, waiting for one unless the application set O_NONBLOCK on the fd: then EAGAIN.
-    pub fn next_event(&self) -> Result<AsyncEvent, Errno> {
+    /// `taken` is called with it before anybody can destroy the object that it names.
+    pub fn next_event(&self, taken: impl Fn(&AsyncEvent)) -> Result<AsyncEvent, Errno> {
         loop {
-            if let Some(event) = self.0.pop() {
+            if let Some(event) = self.queue.pop(&taken) {
                 return Ok(event);
             }
-            if crate::sys::event::is_nonblocking(self.fd()) {
+            if engine::is_nonblocking(self.fd()) {
                 return Err(Errno::EAGAIN);
             }
-            crate::sys::event::wait_readable(self.fd())?;
+            engine::wait_readable(self.fd.as_fd())?;
         }
     }
 
     /// Drops queued events about `element`; before that object goes.
     pub fn forget(&self, element: usize) {
-        self.0.forget(|e| e.element == element && e.kind.names_an_object());
+        self.queue.forget(|e| e.element == element && e.kind.names_an_object());
     }
 }
 
@@ -143,15 +152,18 @@ impl<T> Queue<T> {
         let mut events = self.events.lock();
         events.push_back(event);
         if events.len() == 1 {
-            self.bell.ring();
+            self.bell.signal();
         }
     }
 
-    fn pop(&self) -> Option<T> {
+    fn pop(&self, taken: &impl Fn(&T)) -> Option<T> {
         let mut events = self.events.lock();
         let event = events.pop_front();
+        if let Some(event) = &event {
+            taken(event);
+        }
         if event.is_some() && events.is_empty() {
-            self.bell.clear();
+            self.bell.drain();
         }
         event
     }
@@ -165,7 +177,7 @@ impl<T> Queue<T> {
         let before = events.len();
         events.retain(|e| !unwanted(e));
         if before > 0 && events.is_empty() {
-            self.bell.clear();
+            self.bell.drain();
         }
     }
 }

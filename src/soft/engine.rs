@@ -1,24 +1,169 @@
 //! Who drives: threads that poll or post, else one progress thread that sleeps until a doorbell, a deadline or a packet.
+//!
+//! Peers ring the doorbell for each message only while the process is `asleep`: unless some thread keeps polling and no
+//! CQ waits for an event. A thread blocked in `ibv_get_cq_event` waits on the same descriptors as the progress thread
+//! and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two.
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::node;
-use crate::sys::clock;
-use crate::sys::epoll::{self, Epoll};
+use super::node::{self, Node};
+use super::channel;
+use crate::sys::epoll::{self, Epoll, Event, NO_EVENT};
 use crate::sys::errno::Errno;
+use crate::sys::{clock, futex, signal};
 
 /// A thread that has found nothing this many times in a row yields the processor.
 const YIELD_AFTER: u32 = 1000;
 /// Deadlines are looked at once in this many empty polls.
 const CLOCK_EVERY: u32 = 64;
+/// How often the progress thread looks whether somebody still polls or waits.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Tokens of the epoll set: a deadline,
+const TIMER_TOKEN: u64 = 1;
+/// the thread is wanted,
+const KICK_TOKEN: u64 = 2;
+/// packets and the like,
+pub const UDP_TOKEN: u64 = 3;
+/// addresses changed,
+pub const GID_TOKEN: u64 = 4;
+/// and above, the wires.
+pub const FIRST_WIRE_TOKEN: u64 = 16;
+
+/// The engine of a node.
+#[derive(Debug)]
+pub struct Engine {
+    epoll: Epoll,
+    kick: crate::sys::eventfd::EventFd,
+    /// Threads that wait in `ibv_get_cq_event`.
+    waiters: AtomicU32,
+    /// The progress thread sleeps until `waiters` changes.
+    is_aside: AtomicBool,
+    /// Counts signs of life of polling threads.
+    polls: AtomicU64,
+}
 
 thread_local! {
     static EMPTY_POLLS: Cell<u32> = const { Cell::new(0) };
 }
 
+impl Engine {
+    /// Errors are those of epoll_create and eventfd.
+    pub fn new() -> Result<Self, Errno> {
+        let epoll = Epoll::new()?;
+        let kick = crate::sys::eventfd::EventFd::new()?;
+        epoll.add(kick.as_fd(), epoll::IN, KICK_TOKEN)?;
+        Ok(Self {
+            epoll,
+            kick,
+            waiters: AtomicU32::new(0),
+            is_aside: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+        })
+    }
+
+    /// Watches a descriptor; `token` says what it is.
+    pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
+        self.epoll.add(fd, epoll::IN | epoll::RDHUP, token)
+    }
+
+    /// Stops watching.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        self.epoll.remove(fd);
+    }
+
+    /// Adds the doorbells of the process to a channel's own set.
+    pub fn join(&self, channel: &Epoll) -> Result<(), Errno> {
+        channel.add(self.epoll.as_fd(), epoll::IN, 0)
+    }
+}
+
+/// Starts the progress thread of a node. Without one, only callers make progress, which is said once.
+pub fn start(node: &'static Node) {
+    if let Some(fd) = node.timers.fd() {
+        let _ = node.engine.epoll.add(fd.as_fd(), epoll::IN, TIMER_TOKEN);
+    }
+    let before = signal::block_all();
+    let spawned = std::thread::Builder::new().name("anyverbs".into()).stack_size(256 * 1024).spawn(|| run(node));
+    signal::restore(&before);
+    if let Err(e) = spawned {
+        crate::sys::log::explain(format_args!("no progress thread: {e}; only calls make progress"));
+    }
+}
+
+fn run(node: &'static Node) {
+    let engine = &node.engine;
+    let mut polls = 0;
+    loop {
+        if engine.waiters.load(Ordering::SeqCst) > 0 {
+            stand_aside(engine);
+            continue;
+        }
+        if node.wires.own().is_asleep() {
+            while progress_of(node) {}
+            handle_events(node, -1);
+            continue;
+        }
+        handle_events(node, TICK.as_millis() as i32);
+        let now = engine.polls.load(Ordering::Relaxed);
+        if now == polls {
+            node.wires.own().set_asleep(true);
+        }
+        polls = now;
+    }
+}
+
+/// Waiting threads drive. When none is left for a tick, the progress thread takes over again.
+fn stand_aside(engine: &Engine) {
+    engine.is_aside.store(true, Ordering::SeqCst);
+    loop {
+        let waiters = engine.waiters.load(Ordering::SeqCst);
+        if waiters == 0 {
+            break;
+        }
+        futex::wait(&engine.waiters, waiters);
+    }
+    engine.is_aside.store(false, Ordering::SeqCst);
+    std::thread::sleep(TICK);
+}
+
+/// Handles what the epoll set has, waiting at most `timeout_ms` (-1: for ever). True if there was anything.
+fn handle_events(node: &'static Node, timeout_ms: i32) -> bool {
+    let mut events = [NO_EVENT; 16];
+    let got = node.engine.epoll.wait(&mut events, timeout_ms).len();
+    for event in &events[..got] {
+        handle(node, event);
+    }
+    node.settle();
+    got > 0
+}
+
+fn handle(node: &'static Node, event: &Event) {
+    match event.u64 {
+        TIMER_TOKEN => {
+            if let Some(fd) = node.timers.fd() {
+                fd.drain();
+            }
+            node.timers.fire(clock::now_ns());
+        }
+        KICK_TOKEN => {
+            node.engine.kick.drain();
+        }
+        UDP_TOKEN => {}
+        GID_TOKEN => {}
+        token => node.wires.event(node, token),
+    }
+}
+
 /// Looks for work of the whole process once; true if there was any. Called with no lock held.
 pub fn progress() -> bool {
-    let Some(node) = node::existing() else { return false };
+    node::existing().is_some_and(progress_of)
+}
+
+#[inline]
+fn progress_of(node: &'static Node) -> bool {
     let did = node.wires.poll(node);
     node.settle();
     did
@@ -27,49 +172,80 @@ pub fn progress() -> bool {
 /// `progress` for a thread whose poll found nothing.
 #[inline]
 pub fn progress_from_poll() -> bool {
-    let did = progress();
-    let empties = if did { 0 } else { EMPTY_POLLS.get() + 1 };
-    EMPTY_POLLS.set(empties);
-    if empties.is_multiple_of(CLOCK_EVERY) && empties > 0 {
-        return linger(empties);
+    let Some(node) = node::existing() else { return false };
+    if progress_of(node) {
+        EMPTY_POLLS.set(0);
+        return true;
     }
-    did
+    let empties = EMPTY_POLLS.get().wrapping_add(1);
+    EMPTY_POLLS.set(empties);
+    empties.is_multiple_of(CLOCK_EVERY) && linger(node, empties)
 }
 
+/// A thread polls persistently: deadlines are its to watch, and peers need not ring.
 #[cold]
-fn linger(empties: u32) -> bool {
-    let Some(node) = node::existing() else { return false };
+fn linger(node: &'static Node, empties: u32) -> bool {
+    let engine = &node.engine;
+    engine.polls.fetch_add(1, Ordering::Relaxed);
+    let own = node.wires.own();
+    if own.is_asleep() && !channel::any_armed() && engine.waiters.load(Ordering::Relaxed) == 0 {
+        own.set_asleep(false);
+        // The progress thread must begin to look whether polling goes on.
+        engine.kick.signal();
+    }
     let fired = node.timers.earliest() != u64::MAX && node.timers.fire(clock::now_ns());
     if empties >= YIELD_AFTER {
+        node.wires.nudge();
         std::thread::yield_now();
     }
     fired
 }
 
-/// Deadlines that have passed.
-pub fn fire_timers() {
-    if let Some(node) = node::existing()
-        && node.timers.earliest() != u64::MAX
-    {
-        node.timers.fire(clock::now_ns());
+/// Adds the process's doorbells to a channel's set.
+pub fn watch(channel: &Epoll) -> Result<(), Errno> {
+    node::node()?.engine.join(channel)
+}
+
+/// A CQ was armed: from now on peers ring for each message, and what came before is taken now.
+pub fn expect_doorbells() {
+    if let Some(node) = node::existing() {
+        node.wires.own().set_asleep(true);
     }
 }
 
-/// Adds the process's doorbells to a channel's epoll set.
-pub fn watch(_channel: &Epoll) -> Result<(), Errno> {
-    Ok(())
-}
-
-/// A CQ was armed: from now on peers ring for each message.
-pub fn expect_doorbells() {}
-
-/// Sleeps until `fd` is readable or `ready`.
+/// Drives the engine until `fd` is readable or `ready` says so; then the caller looks again. EINTR as read(2) has it.
 pub fn wait_for(fd: RawFd, ready: impl Fn() -> bool) -> Result<(), Errno> {
-    if ready() {
-        return Ok(());
+    let Some(node) = node::existing() else { return Err(Errno::EIO) };
+    let engine = &node.engine;
+    engine.waiters.fetch_add(1, Ordering::SeqCst);
+    node.wires.own().set_asleep(true);
+    node.wires.nudge();
+    let mut outcome = Ok(());
+    if !progress_of(node) && !ready() {
+        // SAFETY: the caller's object owns the descriptor and outlives the call.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        outcome = wait_readable(fd);
+        handle_events(node, 0);
+        progress_of(node);
     }
-    // SAFETY: the caller's object owns the descriptor and outlives the call.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    epoll::poll(fd.as_fd(), epoll::IN, -1);
+    if engine.waiters.fetch_sub(1, Ordering::SeqCst) == 1 && engine.is_aside.load(Ordering::SeqCst) {
+        futex::wake(&engine.waiters);
+    }
+    outcome
+}
+
+/// Waits until `fd` is readable. EINTR when a signal came whose handler does not ask for restarting.
+pub fn wait_readable(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    while epoll::poll(fd, epoll::IN, -1) == 0 {
+        if !signal::all_restart() {
+            return Err(Errno::EINTR);
+        }
+    }
     Ok(())
+}
+
+/// The application set O_NONBLOCK on the descriptor.
+pub fn is_nonblocking(fd: RawFd) -> bool {
+    // SAFETY: F_GETFL only reads flags.
+    unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }

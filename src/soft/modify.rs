@@ -253,11 +253,19 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
     }
     let mut sq = qp.sq.lock();
     let mut rq = qp.rq.lock();
+    {
+        let mut shown = qp.shown.lock();
+        (shown.access, shown.max_dest_rd_atomic) = (next.access, next.max_dest_rd_atomic);
+        if to == QpState::Reset || to == QpState::Rtr {
+            (shown.peer_qpn, shown.path) = (next.dest_qpn, path.clone());
+        }
+    }
     if to == QpState::Reset {
         sq.reset();
         rq.reset();
         qp.set_state(to);
-        link::reset(qp);
+        drop((sq, rq));
+        qp.node.wires.wait_for_direct(qp);
         return;
     }
     rq.access = next.access;

@@ -4,6 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
+use super::engine::Engine;
 use super::gid::GidTable;
 use super::link::wires::Wires;
 use super::mem::{DmPool, MemTable, PdTable};
@@ -29,6 +30,8 @@ pub struct Node {
     pub dm: DmPool,
     #[allow(missing_docs)]
     pub timers: Timers,
+    #[allow(missing_docs)]
+    pub engine: Engine,
     /// The other processes of this host that it talks to, and how they reach it.
     pub wires: Wires,
     gids: GidTable,
@@ -80,6 +83,7 @@ impl Node {
             pds: PdTable::new(device::limits::MAX_PD),
             dm: DmPool::new(device::limits::MAX_DM_SIZE),
             timers: Timers::new(),
+            engine: Engine::new()?,
             wires,
             gids: GidTable::new(),
             qps: RwLock::default(),
@@ -113,7 +117,8 @@ impl Node {
     pub fn remove_qp(&self, qp: &Qp) {
         self.qps.write().unwrap_or_else(|e| e.into_inner()).remove(&qp.num.0);
         self.qp_epoch.fetch_add(1, Ordering::Release);
-        self.wires.retire_qp(qp);
+        self.wires.withdraw_qp(qp);
+        self.wires.free_qpn(qp.num);
     }
 
     /// All QPs.

@@ -25,6 +25,13 @@ pub enum Path {
     Absent(Qpn),
 }
 
+impl Path {
+    /// Messages of QP `from` may come this way.
+    pub fn leads_to(&self, from: Qpn) -> bool {
+        matches!(self, Path::Local(to) | Path::Shm(_, to) | Path::Absent(to) if *to == from)
+    }
+}
+
 /// Sends what is ready. The caller holds the send half's lock, and afterwards calls `Node::settle` without it.
 #[inline]
 pub fn pump(qp: &Qp, sq: &mut Requester) {

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::channel::AsyncQueue;
+use super::link::Path;
 use super::mem::PdId;
 use super::node::Node;
-use super::types::{EventType, QpState, QpType, Qpn, WcStatus};
+use super::types::{Access, EventType, QpState, QpType, Qpn, WcStatus};
 use crate::sys::lock::Lock;
 use attr::Attributes;
 use requester::Requester;
@@ -41,6 +42,8 @@ pub struct Qp {
     pub rq: Lock<Responder>,
     /// The address of the application's `ibv_qp`, which events name.
     pub cookie: AtomicUsize,
+    /// What direct access by peers of this user goes by.
+    pub shown: Lock<Shown>,
     /// The XRC domain (XRC QPs).
     pub xrc_domain: Option<u64>,
     state: AtomicU8,
@@ -48,6 +51,21 @@ pub struct Qp {
     /// Asks for the other half's flush when no lock is held.
     flush_wanted: AtomicBool,
     me: Weak<Qp>,
+}
+
+/// What peers of this user may know of a QP.
+#[derive(Debug)]
+pub struct Shown {
+    #[allow(missing_docs)]
+    pub access: Access,
+    #[allow(missing_docs)]
+    pub max_dest_rd_atomic: u8,
+    #[allow(missing_docs)]
+    pub peer_qpn: Qpn,
+    #[allow(missing_docs)]
+    pub path: Path,
+    /// It is being destroyed: nothing is shown any more.
+    pub withdrawn: bool,
 }
 
 /// Why a responder refuses a request (IBA 9.7.5.2.8); the link answers with it where the transport has answers.
@@ -76,6 +94,9 @@ impl Nak {
 }
 
 impl Qp {
+    /// Payload bytes of a UD message at most: the largest MTU.
+    pub const MAX_DATAGRAM: u32 = 4096;
+
     /// A QP in RESET.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
@@ -97,6 +118,13 @@ impl Qp {
             sq: Lock::new(sq),
             rq: Lock::new(rq),
             cookie: AtomicUsize::new(0),
+            shown: Lock::new(Shown {
+                access: Access::empty(),
+                max_dest_rd_atomic: 0,
+                peer_qpn: Qpn(0),
+                path: Path::None,
+                withdrawn: false,
+            }),
             xrc_domain,
             state: AtomicU8::new(QpState::Reset as u8),
             events,

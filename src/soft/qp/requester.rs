@@ -8,9 +8,10 @@ use crate::soft::link::Path;
 use crate::soft::mem::gather;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::types::{
-    EventType, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode,
+    EventType, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, Sge, WcOpcode, WcStatus, WrOpcode,
 };
 use crate::sys::errno::Errno;
+use crate::sys::process_vm::Iovec;
 
 /// The send half.
 #[derive(Debug)]
@@ -183,6 +184,10 @@ impl Requester {
             }
             self.queue.wqe_mut(i).cursor = 0;
         }
+        if self.queue.next < self.queue.head {
+            let next = self.queue.next;
+            self.queue.wqe_mut(next).cursor = 0;
+        }
         self.queue.next = self.queue.next.min(at);
     }
 
@@ -217,7 +222,9 @@ impl Requester {
 
     /// The request under way whose first PSN is `psn`.
     pub fn find(&self, psn: Psn) -> Option<u64> {
-        (self.queue.tail..self.queue.next).find(|at| self.queue.wqe(*at).psn == psn)
+        // One that is half sent may be refused already.
+        let end = self.numbered.min(self.queue.next + 1);
+        (self.queue.tail..end).find(|at| self.queue.wqe(*at).psn == psn)
     }
 
     /// The responder has no receive request for `at`: wait `delay_ns`, then begin there again.
@@ -370,6 +377,46 @@ impl Requester {
             .map_err(|_| WcStatus::LocProtErr)
     }
 
+    /// Hands the memory of request `at`'s payload, or of where its answer goes, to `use_them` for a system call.
+    pub fn with_pieces<R>(
+        &self,
+        qp: &Qp,
+        at: u64,
+        write: bool,
+        use_them: impl FnOnce(&[Iovec]) -> R,
+    ) -> Result<R, WcStatus> {
+        if self.queue.wqe(at).flags.contains(SendFlags::INLINE) {
+            let bytes = self.queue.inline(at);
+            return Ok(use_them(&[piece(bytes.as_ptr(), bytes.len())]));
+        }
+        let span = |sge: &Sge| qp.node.mem.local(qp.pd, sge, write).map_err(|_| WcStatus::LocProtErr);
+        match self.queue.sges(at) {
+            [sge] => {
+                let span = span(sge)?;
+                Ok(use_them(&[piece(span.as_ptr(), span.len())]))
+            }
+            list => {
+                let filled = list.iter().filter(|sge| sge.length > 0);
+                let spans = filled.map(span).collect::<Result<Vec<_>, _>>()?;
+                let pieces: Vec<Iovec> = spans.iter().map(|s| piece(s.as_ptr(), s.len())).collect();
+                Ok(use_them(&pieces))
+            }
+        }
+    }
+
+    /// Checks the memory where the answer to request `at` goes.
+    pub fn check_places(&self, qp: &Qp, at: u64) -> Result<(), WcStatus> {
+        for sge in self.queue.sges(at).iter().filter(|sge| sge.length > 0) {
+            qp.node.mem.local(qp.pd, sge, true).map_err(|_| WcStatus::LocProtErr)?;
+        }
+        Ok(())
+    }
+
+    /// Some request has been refused and is to be begun again: order needs the same way as before.
+    pub fn is_retrying(&self) -> bool {
+        self.numbered > self.queue.next
+    }
+
     /// What is wrong with request `at` before anything is sent: its length (IBA 11.4.1.1, 9.7.7).
     #[inline]
     pub fn check(&self, qp: &Qp, at: u64) -> Result<(), WcStatus> {
@@ -414,6 +461,10 @@ impl Requester {
             self.flush(qp);
         }
     }
+}
+
+fn piece(start: *const u8, len: usize) -> Iovec {
+    Iovec { iov_base: start.cast_mut().cast(), iov_len: len }
 }
 
 /// How a request of this opcode completes.

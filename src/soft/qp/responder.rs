@@ -4,6 +4,7 @@ use std::sync::Arc;
 use super::recvq::{RecvQueue, Taken};
 use super::{Nak, Qp};
 use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM};
+use crate::soft::link::wires::Outbox;
 use crate::soft::mem::gather;
 use crate::soft::mem::run::{Access64, Run, RunMut};
 use crate::soft::srq::Srq;
@@ -72,6 +73,10 @@ pub struct Responder {
     parked: bool,
     established: bool,
     last_wqe_told: bool,
+    /// Answers that wait for room in a ring.
+    pub outbox: Outbox,
+    /// A refusal was sent and its request has not come again: what follows it is dropped without a word.
+    pub refused: bool,
 }
 
 #[derive(Debug)]
@@ -101,6 +106,8 @@ impl Responder {
             parked: false,
             established: false,
             last_wqe_told: false,
+            outbox: Outbox::default(),
+            refused: false,
         }
     }
 
@@ -265,6 +272,11 @@ impl Responder {
         self.current = None;
     }
 
+    /// Refuses a request that is none.
+    pub fn refuse_malformed<T>(&mut self, qp: &Qp) -> Result<T, Nak> {
+        self.refuse(qp, Nak::InvalidRequest)
+    }
+
     /// May the requester read here? Nothing is copied yet.
     pub fn check_read(&mut self, qp: &Qp, request: &Request) -> Result<(), Nak> {
         if !self.established {
@@ -367,7 +379,8 @@ impl Responder {
         if let Some(queue) = &mut self.queue {
             queue.clear();
         }
-        (self.established, self.last_wqe_told) = (false, false);
+        (self.established, self.last_wqe_told, self.refused) = (false, false, false);
+        self.outbox.clear();
     }
 
     #[cold]

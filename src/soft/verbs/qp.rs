@@ -225,7 +225,6 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
         let qp = (*whole).qp.clone();
         let context = context((*c).context);
         context.node.remove_qp(&qp);
-        crate::soft::link::retire(&qp);
         let (send_cq, recv_cq, srq);
         {
             let mut sq = qp.sq.lock();

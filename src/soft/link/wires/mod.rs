@@ -1,0 +1,422 @@
+//! The wires of a process: the slots it has claimed, and a wire to every process of this host that it talks to.
+//!
+//! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `message` says what ring entries mean.
+pub mod message;
+mod receive;
+mod send;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
+
+pub use send::{Answer, Outbox, pump, send_datagram};
+
+use super::Path;
+use super::shm::own::{MAX_SLOTS, MR_CAPACITY};
+use super::shm::ring::Header;
+use super::shm::{Own, Peer, QpView, Slot, What, direct};
+use crate::soft::engine;
+use crate::soft::mem::MemTable;
+use crate::soft::node::Node;
+use crate::soft::qp::{Qp, Shown};
+use crate::soft::types::{Access, EventType, Key, Qpn};
+use crate::sys::errno::Errno;
+use crate::sys::lock::Lock;
+use crate::sys::log::explain;
+use crate::sys::random;
+
+/// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
+const STRAYS: usize = 4096;
+/// QPNs of a slot.
+const INDICES: u32 = 4096;
+
+/// A connection to another process.
+#[derive(Debug)]
+pub struct Wire {
+    #[allow(missing_docs)]
+    pub peer: Arc<Peer>,
+    /// Names it in the engine's epoll set.
+    pub token: u64,
+    cache: Lock<Cache>,
+    /// QPs that found the ring full.
+    blocked: Lock<Vec<Weak<Qp>>>,
+    strays: Lock<VecDeque<Header>>,
+    is_blocked: AtomicBool,
+    is_lost: AtomicBool,
+}
+
+/// What the receiving thread knows without asking.
+#[derive(Debug, Default)]
+struct Cache {
+    qp: Option<Arc<Qp>>,
+    epoch: u32,
+    /// An acknowledgement not sent yet, and its destination; it belongs to `qp`.
+    ack: Option<(crate::soft::types::Psn, Qpn)>,
+    /// Slots that are the peer's.
+    proven: Vec<u16>,
+}
+
+/// The wires of a process.
+#[derive(Debug)]
+pub struct Wires {
+    own: Own,
+    slots: RwLock<Vec<Claimed>>,
+    numbers: Lock<Numbers>,
+    /// Replaced as a whole, so that readers keep what they have.
+    list: RwLock<Arc<[Arc<Wire>]>>,
+    by_slot: RwLock<HashMap<u16, Arc<Wire>>>,
+    by_token: RwLock<HashMap<u64, Arc<Wire>>>,
+    next_token: AtomicU64,
+    started: OnceLock<()>,
+}
+
+#[derive(Debug)]
+struct Claimed {
+    slot: Slot,
+    token: u64,
+}
+
+/// Which QPN comes next. A number is given again only when all slots that a process may have are used up.
+#[derive(Debug, Default)]
+struct Numbers {
+    first: u32,
+    given: u32,
+    freed: VecDeque<Qpn>,
+}
+
+impl Wires {
+    /// No wires. Errors are those of memory files.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            own: Own::create()?,
+            slots: RwLock::default(),
+            numbers: Lock::default(),
+            list: RwLock::new(Arc::new([])),
+            by_slot: RwLock::default(),
+            by_token: RwLock::default(),
+            next_token: AtomicU64::new(engine::FIRST_WIRE_TOKEN),
+            started: OnceLock::new(),
+        })
+    }
+
+    /// What peers see of this process.
+    pub fn own(&self) -> &Own {
+        &self.own
+    }
+
+    /// The memory table, which lies where peers of this user can read it.
+    pub fn mem_table(&self) -> Result<MemTable, Errno> {
+        // SAFETY: the area is zero, aligned, lives as long as `own`, which the node keeps for good, and only the table
+        // writes it.
+        unsafe { MemTable::over(self.own.mr_area(), MR_CAPACITY as u32) }
+    }
+
+    /// A number for a new QP; claims a slot where needed. ENOMEM when all are in use.
+    pub fn claim_qpn(&self, node: &'static Node) -> Result<Qpn, Errno> {
+        self.started.get_or_init(|| engine::start(node));
+        let mut numbers = self.numbers.lock();
+        if numbers.given == INDICES || self.slots.read().unwrap_or_else(|e| e.into_inner()).is_empty() {
+            match self.claim_slot(node) {
+                Ok(()) => (numbers.first, numbers.given) = (random::u64() as u32 % INDICES, 0),
+                Err(e) => match numbers.freed.pop_front() {
+                    Some(qpn) => return Ok(qpn),
+                    None => {
+                        explain(format_args!("ibv_create_qp: no queue pair number is free ({e:?})"));
+                        return Err(Errno::ENOMEM);
+                    }
+                },
+            }
+        }
+        let index = (numbers.first + numbers.given) % INDICES;
+        numbers.given += 1;
+        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        let slot = slots.last().ok_or(Errno::ENOMEM)?.slot.number();
+        Ok(Qpn::new(slot, index as u16))
+    }
+
+    fn claim_slot(&self, node: &Node) -> Result<(), Errno> {
+        let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
+        if slots.len() >= MAX_SLOTS {
+            return Err(Errno::ENOSPC);
+        }
+        let slot = Slot::claim()?;
+        self.own.add_slot(slot.number())?;
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        node.engine.add(slot.as_fd(), token)?;
+        slots.push(Claimed { slot, token });
+        Ok(())
+    }
+
+    /// This process has claimed the slot.
+    pub fn owns_slot(&self, slot: u16) -> bool {
+        self.slots.read().unwrap_or_else(|e| e.into_inner()).iter().any(|c| c.slot.number() == slot)
+    }
+
+    /// The wire to the process that holds `slot`; none if nobody does.
+    pub fn to_slot(&self, node: &Node, slot: u16) -> Option<Arc<Wire>> {
+        if let Some(wire) = self.by_slot.read().unwrap_or_else(|e| e.into_inner()).get(&slot) {
+            return Some(wire.clone());
+        }
+        let wire = match self.list().iter().find(|w| w.peer.owns_slot(slot)) {
+            Some(wire) => wire.clone(),
+            None => self.add(node, Peer::connect(&self.own, slot).ok()?)?,
+        };
+        self.by_slot.write().unwrap_or_else(|e| e.into_inner()).insert(slot, wire.clone());
+        // It may have been lost since it was found.
+        if wire.is_lost.load(Ordering::SeqCst) {
+            self.by_slot.write().unwrap_or_else(|e| e.into_inner()).remove(&slot);
+        }
+        Some(wire)
+    }
+
+    fn add(&self, node: &Node, peer: Arc<Peer>) -> Option<Arc<Wire>> {
+        let token = self.next_token.fetch_add(2, Ordering::Relaxed);
+        let wire = Arc::new(Wire {
+            peer,
+            token,
+            cache: Lock::default(),
+            blocked: Lock::default(),
+            strays: Lock::default(),
+            is_blocked: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
+        });
+        self.by_token.write().unwrap_or_else(|e| e.into_inner()).insert(token, wire.clone());
+        {
+            let mut list = self.list.write().unwrap_or_else(|e| e.into_inner());
+            *list = list.iter().cloned().chain([wire.clone()]).collect();
+        }
+        node.engine.add(wire.peer.socket(), token).ok()?;
+        if let Some(pidfd) = wire.peer.pidfd() {
+            // Without it, only the hang-up tells.
+            let _ = node.engine.add(pidfd, token);
+        }
+        Some(wire)
+    }
+
+    /// Looks into every ring once; true if there was anything.
+    #[inline]
+    pub fn poll(&self, node: &'static Node) -> bool {
+        let list = {
+            let list = self.list.read().unwrap_or_else(|e| e.into_inner());
+            let waits = |wire: &Arc<Wire>| wire.peer.rx_ready() || wire.is_blocked.load(Ordering::Relaxed);
+            if !list.iter().any(waits) {
+                return false;
+            }
+            list.clone()
+        };
+        let mut did = false;
+        for wire in list.iter() {
+            did |= receive::receive(node, wire);
+            did |= wire.unblock();
+        }
+        did
+    }
+
+    /// A descriptor of the epoll set is ready.
+    pub fn event(&self, node: &'static Node, token: u64) {
+        let wire = self.by_token.read().unwrap_or_else(|e| e.into_inner()).get(&token).cloned();
+        match wire {
+            Some(wire) => self.hear(node, &wire),
+            None => self.accept(node, token),
+        }
+    }
+
+    fn accept(&self, node: &Node, token: u64) {
+        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        let Some(claimed) = slots.iter().find(|c| c.token == token) else { return };
+        while let Ok(peer) = Peer::accept(&self.own, claimed.slot.as_fd()) {
+            self.add(node, peer);
+        }
+    }
+
+    fn hear(&self, node: &'static Node, wire: &Arc<Wire>) {
+        let Ok(heard) = wire.peer.hear() else {
+            explain(format_args!(
+                "shm: process {} speaks another protocol; its connection is dropped",
+                wire.peer.cred().pid
+            ));
+            return wire.lost(node);
+        };
+        if heard.came_up {
+            // Direct access needs to know whose QP ours is connected to.
+            for qp in node.all_qps() {
+                self.publish_qp(&qp);
+            }
+        }
+        while receive::receive(node, wire) {}
+        wire.unblock();
+        if heard.hung_up || wire.peer.has_exited() {
+            while receive::receive(node, wire) {}
+            wire.lost(node);
+        }
+    }
+
+    /// Tells peers of this user what direct access to the QP needs.
+    pub fn publish_qp(&self, qp: &Qp) {
+        let shown = qp.shown.lock();
+        if !shown.withdrawn {
+            self.own.publish_qp(qp.num, &shown.view(qp));
+        }
+    }
+
+    /// Withdraws a QP that is being destroyed.
+    pub fn withdraw_qp(&self, qp: &Qp) {
+        {
+            let mut shown = qp.shown.lock();
+            shown.withdrawn = true;
+            self.own.withdraw_qp(qp.num);
+        }
+        self.wait_for_direct(qp);
+    }
+
+    /// Waits until nobody accesses memory through a QP that no longer allows it.
+    pub fn wait_for_direct(&self, qp: &Qp) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let list = self.list();
+        let peers = list.iter().map(|w| &*w.peer);
+        if direct::wait(&self.own, peers, What::Qp(qp.num), direct::WAIT_NS).is_err() {
+            explain(format_args!("qp {:?}: a peer's direct access did not end within a second", qp.num));
+        }
+    }
+
+    /// The number of a destroyed QP, for when there is no other left.
+    pub fn free_qpn(&self, num: Qpn) {
+        self.numbers.lock().freed.push_back(num);
+    }
+
+    /// No peer accesses the region directly just now.
+    pub fn key_is_idle(&self, key: Key) -> bool {
+        let list = self.list();
+        !direct::in_flight(&self.own, list.iter().map(|w| &*w.peer), What::Rkey(key.0))
+    }
+
+    /// Somebody has not taken what we sent: wake them.
+    pub fn nudge(&self) {
+        for wire in self.list().iter() {
+            if wire.peer.tx.try_lock().is_some_and(|mut tx| tx.has_unconsumed()) {
+                wire.peer.ring_doorbell();
+            }
+        }
+    }
+
+    fn list(&self) -> Arc<[Arc<Wire>]> {
+        self.list.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    fn forget(&self, wire: &Arc<Wire>) {
+        {
+            let mut list = self.list.write().unwrap_or_else(|e| e.into_inner());
+            *list = list.iter().filter(|w| !Arc::ptr_eq(w, wire)).cloned().collect();
+        }
+        self.by_slot.write().unwrap_or_else(|e| e.into_inner()).retain(|_, w| !Arc::ptr_eq(w, wire));
+        self.by_token.write().unwrap_or_else(|e| e.into_inner()).remove(&wire.token);
+    }
+}
+
+impl Wire {
+    /// `qp` found the ring full: it goes on when there is room.
+    fn block(&self, qp: &Qp) {
+        let Some(me) = qp.me() else { return };
+        let mut blocked = self.blocked.lock();
+        if !blocked.iter().any(|q| q.as_ptr() == Arc::as_ptr(&me)) {
+            blocked.push(Arc::downgrade(&me));
+        }
+        self.is_blocked.store(true, Ordering::Release);
+    }
+
+    fn keep_stray(&self, header: Header) {
+        let mut strays = self.strays.lock();
+        if strays.len() < STRAYS {
+            strays.push_back(header);
+        }
+        self.is_blocked.store(true, Ordering::Release);
+    }
+
+    /// Lets go on who waits for room; true if somebody could. Called with no lock held.
+    fn unblock(&self) -> bool {
+        if !self.is_blocked.load(Ordering::Relaxed) || !self.has_room() {
+            return false;
+        }
+        self.is_blocked.store(false, Ordering::Release);
+        while let Some(header) = { self.strays.lock().pop_front() } {
+            if !send::put_stray(self, &header) {
+                self.strays.lock().push_front(header);
+                self.is_blocked.store(true, Ordering::Release);
+                return true;
+            }
+            self.peer.notify();
+        }
+        let blocked = std::mem::take(&mut *self.blocked.lock());
+        for qp in blocked.iter().filter_map(Weak::upgrade) {
+            {
+                let mut rq = qp.rq.lock();
+                let to = rq.peer;
+                send::answer(&qp, &mut rq, to);
+            }
+            super::pump(&qp, &mut qp.sq.lock());
+        }
+        !blocked.is_empty()
+    }
+
+    fn has_room(&self) -> bool {
+        self.peer.tx.try_lock().is_some_and(|mut tx| tx.free_space() > 512)
+    }
+
+    /// The peer is gone: its RC and XRC QPs here fail, everything else notices nothing.
+    fn lost(self: &Arc<Self>, node: &'static Node) {
+        if self.is_lost.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        node.wires.forget(self);
+        node.engine.remove(self.peer.socket());
+        if let Some(pidfd) = self.peer.pidfd() {
+            node.engine.remove(pidfd);
+        }
+        self.peer.close();
+        let quiet = std::env::var_os("ANYVERBS_PEER_DEATH").is_some_and(|v| v == "hardware");
+        for qp in node.all_qps() {
+            let mut sq = qp.sq.lock();
+            let Path::Shm(wire, to) = &sq.path else { continue };
+            if !Arc::ptr_eq(wire, self) {
+                continue;
+            }
+            sq.path = Path::Absent(*to);
+            if !qp.is_reliable() || quiet {
+                let oldest = sq.queue.tail;
+                sq.rewind(oldest);
+                super::pump(&qp, &mut sq);
+                continue;
+            }
+            drop(sq);
+            explain(format_args!(
+                "qp {:?}: its peer's process {} is gone: the oldest send completes with RETRY_EXC_ERR, the rest is flushed",
+                qp.num,
+                self.peer.cred().pid
+            ));
+            qp.fail(Some(receive::LOST), Some(EventType::QpFatal));
+        }
+    }
+}
+
+impl Shown {
+    /// What peers of this user must know for direct access.
+    fn view(&self, qp: &Qp) -> QpView {
+        let mut access = self.access;
+        if self.max_dest_rd_atomic == 0 {
+            access.remove(Access::REMOTE_READ);
+        }
+        let peer_nonce = match &self.path {
+            Path::Shm(wire, _) => wire.peer.nonce().unwrap_or(0),
+            _ => 0,
+        };
+        QpView {
+            state: Some(qp.state()),
+            kind: Some(qp.kind),
+            pd: qp.pd.0,
+            access,
+            peer_qpn: self.peer_qpn.0,
+            peer_nonce,
+        }
+    }
+}

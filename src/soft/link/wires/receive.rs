@@ -1,0 +1,358 @@
+//! Receiving: entries of a peer's ring, each copied and checked before it is believed.
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::message::{
+    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
+};
+use super::send::{Answer, answer};
+use super::{Cache, Wire};
+use crate::soft::link;
+use crate::soft::link::shm::ring::{Entry, Ext};
+use crate::soft::mem::run::{Run, RunMut};
+use crate::soft::node::Node;
+use crate::soft::qp::requester::Requester;
+use crate::soft::qp::responder::{Ending, GRH_BYTES, Request, Responder};
+use crate::soft::qp::{Nak, Qp};
+use crate::soft::timers::rnr_delay_ns;
+use crate::soft::types::{Key, Psn, QpType, Qpn, WcStatus, WrOpcode};
+use crate::sys::clock;
+
+/// Entries that one round takes before it looks elsewhere.
+const ROUND: usize = 64;
+
+/// Takes what has arrived; true if there was anything. Called with no lock held.
+#[inline]
+pub fn receive(node: &'static Node, wire: &Arc<Wire>) -> bool {
+    wire.peer.rx_ready() && receive_some(node, wire)
+}
+
+fn receive_some(node: &'static Node, wire: &Arc<Wire>) -> bool {
+    let Some(mut cache) = wire.cache.try_lock() else { return false };
+    let mut rx = wire.peer.rx.lock();
+    let mut any = false;
+    let mut corrupt = false;
+    for _ in 0..ROUND {
+        match rx.peek() {
+            Ok(Some(entry)) => {
+                any = true;
+                take(node, wire, &mut cache, &entry);
+                rx.release();
+            }
+            Ok(None) => break,
+            Err(_) => {
+                corrupt = true;
+                break;
+            }
+        }
+    }
+    let starved = rx.take_starved();
+    drop(rx);
+    flush_ack(wire, &mut cache);
+    drop(cache);
+    if starved {
+        wire.peer.ring_doorbell();
+    }
+    if corrupt {
+        crate::sys::log::explain(format_args!(
+            "shm: process {} wrote what no message is; its connection is dropped",
+            wire.peer.cred().pid
+        ));
+        wire.lost(node);
+    }
+    any
+}
+
+fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry) {
+    let h = &entry.header;
+    let epoch = node.qp_epoch.load(Ordering::Acquire);
+    if cache.qp.as_ref().is_none_or(|qp| qp.num.0 != h.dst_qpn) || cache.epoch != epoch {
+        flush_ack(wire, cache);
+        cache.qp = node.qp(Qpn(h.dst_qpn));
+        cache.epoch = epoch;
+    }
+    let src = Qpn(h.src_qpn & 0xff_ffff);
+    if !cache.proven.contains(&src.slot()) {
+        // A process speaks for its own QPs only.
+        if !wire.peer.owns_slot(src.slot()) {
+            return;
+        }
+        cache.proven.push(src.slot());
+    }
+    let Some(qp) = cache.qp.clone() else {
+        if h.kind < ACK && h.flags & RELIABLE != 0 && h.flags & LAST != 0 {
+            super::send::refuse_for_nobody(wire, h.dst_qpn, src, Psn::new(h.seq), Refusal::Gone);
+        }
+        return;
+    };
+    match h.kind {
+        ACK | NAK | READ_DATA | ATOMIC_ANSWER => {
+            flush_ack(wire, cache);
+            answered(&qp, src, entry);
+        }
+        _ if h.flags & DATAGRAM != 0 => datagram(&qp, src, entry),
+        _ => request(wire, cache, &qp, src, entry),
+    }
+}
+
+/// Sends the acknowledgement that the last requests left to do.
+fn flush_ack(wire: &Arc<Wire>, cache: &mut Cache) {
+    if let Some((psn, to)) = cache.ack.take()
+        && let Some(qp) = &cache.qp
+    {
+        let mut rq = qp.rq.lock();
+        rq.outbox.push(wire, Answer::Ack(psn));
+        answer(qp, &mut rq, to);
+    }
+}
+
+fn request(wire: &Arc<Wire>, cache: &mut Cache, qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
+    let h = &entry.header;
+    let psn = Psn::new(h.seq);
+    let reliable = h.flags & RELIABLE != 0;
+    let mut rq = qp.rq.lock();
+    let matches = match qp.kind {
+        QpType::Rc | QpType::XrcRecv => reliable,
+        QpType::Uc => !reliable,
+        _ => false,
+    };
+    let mut reply = |rq: &mut Responder, cache: &mut Cache, what: Answer| {
+        if let Some((psn, _)) = cache.ack.take() {
+            rq.outbox.push(wire, Answer::Ack(psn));
+        }
+        rq.outbox.push(wire, what);
+        answer(qp, rq, src);
+    };
+    if !matches || !rq.listens(qp) || rq.peer != src {
+        if reliable && h.flags & FIRST != 0 {
+            reply(&mut rq, cache, Answer::Nak(psn, Refusal::Gone));
+        }
+        return;
+    }
+    if reliable && !in_order(&mut rq, psn, h.flags, &mut |rq, what| reply(rq, cache, what)) {
+        return;
+    }
+    match carry_out(qp, &mut rq, src, entry) {
+        Ok(Step::More) => {}
+        Ok(Step::Accepted) => {
+            rq.psn = psn.plus(1);
+            if reliable {
+                if rq.outbox.is_empty() {
+                    cache.ack = Some((psn, src));
+                } else {
+                    reply(&mut rq, cache, Answer::Ack(psn));
+                }
+            }
+        }
+        Ok(Step::Answer(what)) => {
+            rq.psn = psn.plus(1);
+            reply(&mut rq, cache, what);
+        }
+        Err(nak) if reliable => {
+            rq.refused = true;
+            let timer = rq.min_rnr_timer;
+            reply(&mut rq, cache, Answer::Nak(psn, Refusal::Nak(nak, timer)));
+        }
+        Err(_) => {}
+    }
+}
+
+/// Is this the request that the responder waits for? What was accepted before is acknowledged again; what is ahead
+/// follows a refused request and will come again.
+fn in_order(rq: &mut Responder, psn: Psn, flags: u8, reply: &mut dyn FnMut(&mut Responder, Answer)) -> bool {
+    let ahead = psn.since(rq.psn);
+    if ahead == 0 {
+        if flags & FIRST != 0 {
+            rq.refused = false;
+        }
+        return flags & FIRST != 0 || rq.is_midway();
+    }
+    if ahead < 0 {
+        if flags & LAST != 0 {
+            let last = rq.psn.plus(0xff_ffff);
+            reply(rq, Answer::Ack(last));
+        }
+    } else if !rq.refused && flags & FIRST != 0 {
+        // The two ends disagree about where to begin: on a wire this ends by timeouts.
+        rq.refused = true;
+        reply(rq, Answer::Nak(psn, Refusal::Gone));
+    }
+    false
+}
+
+enum Step {
+    /// The message goes on.
+    More,
+    /// It is complete.
+    Accepted,
+    /// It is carried out, and this is its answer.
+    Answer(Answer),
+}
+
+fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result<Step, Nak> {
+    let h = &entry.header;
+    let psn = Psn::new(h.seq);
+    let Some(op) = WrOpcode::from_raw(h.kind as u32) else { return Err(Nak::InvalidRequest) };
+    let mut request = Request {
+        op,
+        total: Some(h.total),
+        remote_addr: 0,
+        rkey: Key(0),
+        compare_add: 0,
+        swap: 0,
+        srqn: 0,
+        src_qpn: src,
+    };
+    match h.ext {
+        Ext::None => {}
+        Ext::Rdma { addr, rkey, aux } => {
+            (request.remote_addr, request.rkey, request.srqn) = (addr, Key(rkey), aux);
+        }
+        Ext::Atomic { addr, rkey, aux, swap_add, compare } => {
+            (request.remote_addr, request.rkey, request.srqn) = (addr, Key(rkey), aux);
+            (request.compare_add, request.swap) = (compare, swap_add);
+        }
+    }
+    match op {
+        WrOpcode::Read if qp.is_reliable() => {
+            if rq.outbox.open_answers() >= rq.max_dest_rd_atomic.max(1) as usize {
+                return Err(Nak::InvalidRequest);
+            }
+            rq.check_read(qp, &request)?;
+            let (rkey, addr) = (request.rkey, request.remote_addr);
+            return Ok(Step::Answer(Answer::Read { psn, rkey, addr, total: h.total, done: 0 }));
+        }
+        WrOpcode::CmpSwap | WrOpcode::FetchAdd if qp.is_reliable() => {
+            let before = rq.atomic(qp, &request)?;
+            return Ok(Step::Answer(Answer::Atomic(psn, before)));
+        }
+        WrOpcode::Send | WrOpcode::SendImm | WrOpcode::Write | WrOpcode::WriteImm => {}
+        _ => return rq.refuse_malformed(qp),
+    }
+    if h.flags & FIRST != 0 {
+        rq.begin(qp, request)?;
+    } else if !rq.is_midway() {
+        return Ok(Step::More);
+    }
+    if entry.len > 0 {
+        // SAFETY: the consumer vouches for `len` readable bytes until the entry is released.
+        rq.place(qp, unsafe { Run::new(entry.payload.as_ptr(), entry.len) })?;
+    }
+    if h.flags & LAST == 0 {
+        return Ok(Step::More);
+    }
+    let imm = matches!(op, WrOpcode::SendImm | WrOpcode::WriteImm).then_some(h.imm);
+    rq.finish(qp, Ending { imm, solicited: h.flags & SOLICITED != 0, sl: 0 })?;
+    Ok(Step::Accepted)
+}
+
+fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
+    let h = &entry.header;
+    let (Some(op), Ext::Rdma { rkey: qkey, .. }) = (WrOpcode::from_raw(h.kind as u32), h.ext) else { return };
+    let length = h.total as usize;
+    if qp.kind != QpType::Ud
+        || !matches!(op, WrOpcode::Send | WrOpcode::SendImm)
+        || length > Qp::MAX_DATAGRAM as usize
+        || entry.len != GRH_BYTES + length
+    {
+        return;
+    }
+    let mut rq = qp.rq.lock();
+    if !rq.listens(qp) {
+        return;
+    }
+    let mut grh = [0u8; GRH_BYTES];
+    // SAFETY: the entry holds GRH and payload, checked just above; the ring may be read until the release.
+    let (head, payload) = unsafe { Run::new(entry.payload.as_ptr(), entry.len) }.split(GRH_BYTES);
+    if RunMut::of(&mut grh).fill(head).is_err() {
+        return;
+    }
+    let request = Request {
+        op,
+        total: Some(h.total),
+        remote_addr: 0,
+        rkey: Key(0),
+        compare_add: 0,
+        swap: 0,
+        srqn: 0,
+        src_qpn: src,
+    };
+    if rq.begin_datagram(qp, request, qkey, &grh) && rq.place(qp, payload).is_ok() {
+        let imm = (op == WrOpcode::SendImm).then_some(h.imm);
+        // Nobody hears of a datagram that is lost at the receiver.
+        let _ = rq.finish(qp, Ending { imm, solicited: h.flags & SOLICITED != 0, sl: h.spare as u8 });
+    }
+}
+
+/// An answer to a request of ours.
+fn answered(qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
+    let h = &entry.header;
+    let psn = Psn::new(h.seq);
+    let mut sq = qp.sq.lock();
+    if !qp.is_reliable() || !sq.path.leads_to(src) {
+        return;
+    }
+    match h.kind {
+        ACK => {
+            sq.acked(qp, psn);
+        }
+        NAK => refused(qp, &mut sq, psn, h.imm),
+        ATOMIC_ANSWER => {
+            let (Some(at), Ext::Rdma { addr: value, .. }) = (sq.find(psn), h.ext) else { return };
+            if !matches!(sq.queue.wqe(at).opcode, WrOpcode::CmpSwap | WrOpcode::FetchAdd) {
+                return;
+            }
+            match sq.scatter(qp, at, 0, Run::of(&value.to_ne_bytes())) {
+                Ok(()) => sq.answered(qp, at),
+                Err(status) => sq.doom(qp, at, status),
+            }
+        }
+        _ => read_data(qp, &mut sq, psn, entry),
+    }
+    link::pump(qp, &mut sq);
+}
+
+fn read_data(qp: &Qp, sq: &mut Requester, psn: Psn, entry: &Entry) {
+    let h = &entry.header;
+    let Some(at) = sq.find(psn) else { return };
+    let wqe = sq.queue.wqe(at);
+    let end = h.imm as u64 + entry.len as u64;
+    if wqe.opcode != WrOpcode::Read || wqe.answered || h.imm != wqe.cursor || end > wqe.length as u64 {
+        return;
+    }
+    if h.flags & LAST != 0 && end != wqe.length as u64 {
+        return;
+    }
+    if entry.len > 0 {
+        // SAFETY: the consumer vouches for `len` readable bytes until the entry is released.
+        let bytes = unsafe { Run::new(entry.payload.as_ptr(), entry.len) };
+        if let Err(status) = sq.scatter(qp, at, h.imm, bytes) {
+            return sq.doom(qp, at, status);
+        }
+    }
+    sq.queue.wqe_mut(at).cursor = end as u32;
+    if h.flags & LAST != 0 {
+        sq.answered(qp, at);
+    }
+}
+
+fn refused(qp: &Qp, sq: &mut Requester, psn: Psn, imm: u32) {
+    let (Some(why), Some(at)) = (Refusal::decode(imm), sq.find(psn)) else { return };
+    // What came before the refused request was accepted.
+    sq.acked(qp, psn.plus(0xff_ffff));
+    let now = clock::now_ns();
+    let waits = match why {
+        Refusal::Nak(Nak::Rnr, timer) => sq.back_off_rnr(qp, at, now, rnr_delay_ns(timer)),
+        Refusal::Gone => sq.back_off(qp, at, now),
+        Refusal::Nak(nak, _) => {
+            sq.doom(qp, at, nak.status());
+            false
+        }
+    };
+    if waits {
+        qp.node.timers.arm(qp, sq.wait_until);
+    }
+}
+
+/// How the oldest request of a QP completes whose peer is gone.
+pub const LOST: WcStatus = WcStatus::RetryExcErr;

@@ -1,0 +1,369 @@
+//! Sending: requests into the ring, or straight into the peer's memory; answers to its requests.
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Wire;
+use super::message::{
+    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
+};
+use crate::soft::ah::Ah;
+use crate::soft::link::shm::direct::{self, Direct, OneSided};
+use crate::soft::link::shm::ring::{Ext, Header, MAX_PAYLOAD};
+use crate::soft::mem::run::RunMut;
+use crate::soft::qp::requester::Requester;
+use crate::soft::qp::responder::{GRH_BYTES, Responder};
+use crate::soft::qp::sendq::Wqe;
+use crate::soft::qp::Qp;
+use crate::soft::types::{Key, Psn, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
+use crate::sys::process_vm::{Iovec, Way};
+
+/// How far a request got.
+enum Sent {
+    /// All of it is in the ring.
+    Whole,
+    /// It is done and needs no answer.
+    Done,
+    /// The ring is full.
+    Stuck,
+}
+
+/// Sends what is ready to QP `to` over `wire`.
+pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
+    let mut wrote = false;
+    while let Some(at) = sq.ready(qp) {
+        match send(qp, sq, at, wire, to, &mut wrote) {
+            Ok(Sent::Done) => {
+                sq.begun(at);
+                sq.complete_oldest_with(qp, WcStatus::Success);
+            }
+            Ok(Sent::Whole) => {
+                sq.begun(at);
+                if !qp.is_reliable() {
+                    sq.complete_oldest_with(qp, WcStatus::Success);
+                }
+            }
+            Ok(Sent::Stuck) => {
+                wire.block(qp);
+                break;
+            }
+            Err(status) => {
+                sq.doom(qp, at, status);
+                break;
+            }
+        }
+    }
+    if wrote {
+        wire.peer.notify();
+    }
+}
+
+fn send(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    wire: &Wire,
+    to: Qpn,
+    wrote: &mut bool,
+) -> Result<Sent, WcStatus> {
+    sq.check(qp, at)?;
+    let wqe = sq.queue.wqe(at);
+    let (length, opcode) = (wqe.length, wqe.opcode);
+    if wqe.cursor == 0 && try_direct(qp, sq, at, wire, to)? {
+        return Ok(Sent::Done);
+    }
+    if matches!(opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd) {
+        // Where the answer will go is checked now: the responder must not do in vain what it does only once.
+        sq.check_places(qp, at)?;
+        return Ok(if put_request(qp, sq, at, wire, to, wrote) { Sent::Whole } else { Sent::Stuck });
+    }
+    if length as usize > MAX_PAYLOAD && sq.queue.wqe(at).cursor == 0 {
+        // A message that is half sent cannot be taken back.
+        sq.gather_nothing(qp, at)?;
+    }
+    loop {
+        let from = sq.queue.wqe(at).cursor;
+        let n = (length - from).min(MAX_PAYLOAD as u32);
+        if !put_piece(qp, sq, at, wire, to, from, n)? {
+            return Ok(Sent::Stuck);
+        }
+        *wrote = true;
+        sq.queue.wqe_mut(at).cursor = from + n;
+        if from + n == length {
+            return Ok(Sent::Whole);
+        }
+        // A long message is read while it is written.
+        wire.peer.notify();
+    }
+}
+
+fn header(qp: &Qp, wqe: &Wqe, to: Qpn, psn: Psn) -> Header {
+    let ext = match wqe.opcode {
+        WrOpcode::Send | WrOpcode::SendImm if qp.kind != QpType::XrcSend => Ext::None,
+        WrOpcode::CmpSwap | WrOpcode::FetchAdd => Ext::Atomic {
+            addr: wqe.remote_addr,
+            rkey: wqe.rkey.0,
+            aux: wqe.srqn,
+            swap_add: wqe.swap,
+            compare: wqe.compare_add,
+        },
+        _ => Ext::Rdma { addr: wqe.remote_addr, rkey: wqe.rkey.0, aux: wqe.srqn },
+    };
+    let reliable = if qp.is_reliable() { RELIABLE } else { 0 };
+    let solicited = if wqe.flags.contains(SendFlags::SOLICITED) { SOLICITED } else { 0 };
+    Header {
+        kind: wqe.opcode.raw() as u8,
+        flags: reliable | solicited,
+        spare: 0,
+        dst_qpn: to.0,
+        src_qpn: qp.num.0,
+        seq: psn.get(),
+        total: wqe.length,
+        imm: wqe.imm,
+        ext,
+    }
+}
+
+fn put_piece(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    wire: &Wire,
+    to: Qpn,
+    from: u32,
+    n: u32,
+) -> Result<bool, WcStatus> {
+    let psn = sq.psn_of(at);
+    let mut header = header(qp, sq.queue.wqe(at), to, psn);
+    header.flags |= if from == 0 { FIRST } else { 0 };
+    header.flags |= if from + n == header.total { LAST } else { 0 };
+    {
+        let mut tx = wire.peer.tx.lock();
+        let Some(slot) = tx.try_reserve(&header.ext, n as usize) else { return Ok(false) };
+        // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
+        let room = unsafe { RunMut::new(slot.payload(), n as usize) };
+        sq.gather(qp, at, from, room)?;
+        slot.commit(&header, n as usize);
+    }
+    sq.number(at, 1);
+    Ok(true)
+}
+
+fn put_request(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn, wrote: &mut bool) -> bool {
+    let psn = sq.psn_of(at);
+    let mut header = header(qp, sq.queue.wqe(at), to, psn);
+    header.flags |= FIRST | LAST;
+    if !put(wire, &header) {
+        return false;
+    }
+    sq.number(at, 1);
+    *wrote = true;
+    true
+}
+
+/// An entry without payload.
+fn put(wire: &Wire, header: &Header) -> bool {
+    let mut tx = wire.peer.tx.lock();
+    let Some(slot) = tx.try_reserve(&header.ext, 0) else { return false };
+    slot.commit(header, 0);
+    true
+}
+
+/// WRITE and READ without the peer's help, while nothing of this QP is on its way: so order holds.
+fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<bool, WcStatus> {
+    let wqe = sq.queue.wqe(at);
+    let way = match wqe.opcode {
+        WrOpcode::Write => Way::Write,
+        WrOpcode::Read => Way::Read,
+        _ => return Ok(false),
+    };
+    if wqe.length == 0 || sq.has_unacked() || !matches!(qp.kind, QpType::Rc | QpType::Uc) || sq.is_retrying() {
+        return Ok(false);
+    }
+    // Unreliable sends are complete before the peer has taken them.
+    if qp.kind == QpType::Uc && wire.peer.tx.lock().has_unconsumed() {
+        return Ok(false);
+    }
+    let own = qp.node.wires.own();
+    let what = OneSided {
+        way,
+        src_qpn: qp.num,
+        dst_qpn: to,
+        rkey: wqe.rkey.0,
+        addr: wqe.remote_addr,
+        len: wqe.length as usize,
+    };
+    sq.with_pieces(qp, at, way == Way::Read, |pieces: &[Iovec]| {
+        // SAFETY: the pieces are checked spans of registered memory, or inline bytes, held during the call.
+        unsafe { direct::access(own, &wire.peer, &what, pieces) == Direct::Done }
+    })
+}
+
+/// Sends a datagram over `wire`; false when the ring is full.
+pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>) -> Result<bool, WcStatus> {
+    let wqe = sq.queue.wqe(at);
+    if wqe.length > Qp::MAX_DATAGRAM {
+        return Err(WcStatus::LocLenErr);
+    }
+    let mut header = header(qp, wqe, wqe.remote_qpn, Psn::new(0));
+    header.flags |= FIRST | LAST | DATAGRAM;
+    header.spare = ah.address.sl as u16;
+    header.ext = Ext::Rdma { addr: 0, rkey: sq.qkey_of(at), aux: 0 };
+    let n = GRH_BYTES + wqe.length as usize;
+    {
+        let mut tx = wire.peer.tx.lock();
+        let Some(slot) = tx.try_reserve(&header.ext, n) else {
+            drop(tx);
+            wire.block(qp);
+            return Ok(false);
+        };
+        let grh = ah.address.grh(wqe.length);
+        // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
+        let room = unsafe {
+            std::ptr::copy_nonoverlapping(grh.as_ptr(), slot.payload(), GRH_BYTES);
+            RunMut::new(slot.payload().add(GRH_BYTES), wqe.length as usize)
+        };
+        sq.gather(qp, at, 0, room)?;
+        slot.commit(&header, n);
+    }
+    wire.peer.notify();
+    Ok(true)
+}
+
+/// An answer that waits for room in the ring, in the order of the requests.
+#[derive(Debug)]
+pub enum Answer {
+    /// Everything up to here is accepted.
+    Ack(Psn),
+    /// This request is refused.
+    Nak(Psn, Refusal),
+    /// The rest of what a READ asked for.
+    Read {
+        #[allow(missing_docs)]
+        psn: Psn,
+        #[allow(missing_docs)]
+        rkey: Key,
+        #[allow(missing_docs)]
+        addr: u64,
+        #[allow(missing_docs)]
+        total: u32,
+        /// Bytes sent.
+        done: u32,
+    },
+    /// The value before an atomic.
+    Atomic(Psn, u64),
+}
+
+/// The answers of a responder, and where they go.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    answers: VecDeque<Answer>,
+    wire: Option<Arc<Wire>>,
+}
+
+impl Outbox {
+    /// Queues an answer; acknowledgements merge.
+    pub fn push(&mut self, wire: &Arc<Wire>, answer: Answer) {
+        if self.wire.as_ref().is_none_or(|w| !Arc::ptr_eq(w, wire)) {
+            self.wire = Some(wire.clone());
+        }
+        if let (Answer::Ack(new), Some(Answer::Ack(last))) = (&answer, self.answers.back_mut()) {
+            *last = *new;
+            return;
+        }
+        self.answers.push_back(answer);
+    }
+
+    /// READs and atomics that wait to be answered.
+    pub fn open_answers(&self) -> usize {
+        self.answers.iter().filter(|a| matches!(a, Answer::Read { .. } | Answer::Atomic(..))).count()
+    }
+
+    /// No answer waits.
+    pub fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+
+    /// Forgets all (the QP is reset).
+    pub fn clear(&mut self) {
+        self.answers.clear();
+        self.wire = None;
+    }
+}
+
+/// Sends what the outbox holds, as far as the ring has room. The caller holds the receive half.
+pub fn answer(qp: &Qp, rq: &mut Responder, to: Qpn) {
+    let Some(wire) = rq.outbox.wire.clone() else { return };
+    let mut wrote = false;
+    while let Some(answer) = rq.outbox.answers.pop_front() {
+        match put_answer(qp, rq, &wire, to, answer) {
+            None => wrote = true,
+            Some(rest) => {
+                rq.outbox.answers.push_front(rest);
+                wire.block(qp);
+                break;
+            }
+        }
+    }
+    if wrote {
+        wire.peer.notify();
+    }
+}
+
+/// Gives back what did not fit.
+fn put_answer(qp: &Qp, rq: &mut Responder, wire: &Wire, to: Qpn, answer: Answer) -> Option<Answer> {
+    let base = Header { dst_qpn: to.0, src_qpn: qp.num.0, ..Header::default() };
+    let done = match answer {
+        Answer::Ack(psn) => put(wire, &Header { kind: ACK, seq: psn.get(), ..base }),
+        Answer::Nak(psn, why) => put(wire, &Header { kind: NAK, seq: psn.get(), imm: why.encode(), ..base }),
+        Answer::Atomic(psn, value) => {
+            let ext = Ext::Rdma { addr: value, rkey: 0, aux: 0 };
+            put(wire, &Header { kind: ATOMIC_ANSWER, seq: psn.get(), ext, ..base })
+        }
+        Answer::Read { psn, rkey, addr, total, mut done } => loop {
+            let n = (total - done).min(MAX_PAYLOAD as u32);
+            let last = if done + n == total { LAST } else { 0 };
+            let header =
+                Header { kind: READ_DATA, flags: last, seq: psn.get(), imm: done, total, ..base };
+            let mut tx = wire.peer.tx.lock();
+            let Some(slot) = tx.try_reserve(&Ext::None, n as usize) else {
+                return Some(Answer::Read { psn, rkey, addr, total, done });
+            };
+            // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
+            let room = unsafe { RunMut::new(slot.payload(), n as usize) };
+            match rq.read(qp, rkey, addr.wrapping_add(done as u64), room) {
+                Ok(()) => slot.commit(&header, n as usize),
+                Err(nak) => {
+                    drop(tx);
+                    return put_answer(qp, rq, wire, to, Answer::Nak(psn, Refusal::Nak(nak, 0)));
+                }
+            }
+            done += n;
+            if done == total {
+                break true;
+            }
+        },
+    };
+    if done { None } else { Some(answer) }
+}
+
+/// Refuses a request for a QP that does not exist.
+pub fn refuse_for_nobody(wire: &Arc<Wire>, from: u32, to: Qpn, psn: Psn, why: Refusal) {
+    let header = Header {
+        kind: NAK,
+        dst_qpn: to.0,
+        src_qpn: from,
+        seq: psn.get(),
+        imm: why.encode(),
+        ..Header::default()
+    };
+    if put(wire, &header) {
+        wire.peer.notify();
+    } else {
+        wire.keep_stray(header);
+    }
+}
+
+/// Sends a kept refusal; false when the ring is still full.
+pub fn put_stray(wire: &Wire, header: &Header) -> bool {
+    put(wire, header)
+}
