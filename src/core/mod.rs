@@ -4,7 +4,6 @@
 pub mod context;
 pub mod convention;
 pub mod device;
-pub mod embedded;
 pub mod gid;
 pub mod l2;
 pub mod query;
@@ -14,5 +13,5 @@ use crate::provider::Provider;
 
 /// Where devices come from, in the order of the list.
 pub fn providers() -> &'static [&'static dyn Provider] {
-    &[&embedded::Embedded]
+    &[&crate::soft::verbs::Soft]
 }

@@ -86,7 +86,7 @@ pub fn start(node: &'static Node) {
         let _ = node.engine.epoll.add(fd.as_fd(), epoll::IN, TIMER_TOKEN);
     }
     let before = signal::block_all();
-    let spawned = std::thread::Builder::new().name("anyverbs".into()).stack_size(256 * 1024).spawn(|| run(node));
+    let spawned = std::thread::Builder::new().name("anyverbs".into()).stack_size(256 * 1024).spawn(move || run(node));
     signal::restore(&before);
     if let Err(e) = spawned {
         crate::sys::log::explain(format_args!("no progress thread: {e}; only calls make progress"));

@@ -2,11 +2,20 @@
 //!
 //! `verbs` is its C edge; `qp` holds the message rules; `link` carries messages; `transport` makes RoCEv2 packets of
 //! them for `link::udp`; `mem` owns keys and copies; `engine` decides who drives.
+pub mod ah;
+pub mod channel;
+pub mod cq;
 pub mod device;
+pub mod engine;
 pub mod gid;
 pub mod link;
 pub mod mem;
+pub mod modify;
+pub mod node;
 pub mod qp;
+pub mod srq;
+pub mod timers;
 pub mod transport;
 pub mod types;
+pub mod verbs;
 pub mod wire;

@@ -243,7 +243,7 @@ fn connect(qp: &Qp, next: &Attributes, refuse: &dyn Fn(std::fmt::Arguments<'_>) 
     if address.same_host {
         return Ok(link::path_on_host(qp.node, next.dest_qpn));
     }
-    link::path_to_host(qp, &address, next, refuse)
+    Err(refuse(format_args!("{:?} is another host", address.dgid)))
 }
 
 /// Makes the change: nothing here can fail.

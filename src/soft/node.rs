@@ -12,7 +12,7 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::timers::Timers;
 use super::types::{Gid, Qpn};
-use super::{device, gid};
+use super::device;
 use crate::sys::errno::Errno;
 use crate::sys::fork;
 use crate::sys::lock::Lock;
@@ -153,7 +153,12 @@ impl Node {
 
     /// A GID of the table; EINVAL beyond it, ENODATA for an empty slot.
     pub fn gid(&self, index: u32) -> Result<Gid, Errno> {
-        self.gids.gid(index)
+        self.gids.refresh();
+        match self.gids.gid(index as usize) {
+            None => Err(Errno::EINVAL),
+            Some(gid) if gid.is_zero() => Err(Errno::ENODATA),
+            Some(gid) => Ok(gid),
+        }
     }
 
     /// The GID table.
@@ -163,7 +168,7 @@ impl Node {
 
     /// The GID is an address of this host.
     pub fn is_this_host(&self, gid: Gid) -> bool {
-        gid::is_local(gid.ip())
+        self.gids.is_local(gid.ip())
     }
 
     /// A process of ours has claimed this slot: this one.

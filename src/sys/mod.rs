@@ -4,6 +4,7 @@ pub mod epoll;
 pub mod errno;
 pub mod eventfd;
 pub mod fork;
+pub mod futex;
 pub mod guard;
 pub mod interfaces;
 pub mod lock;
@@ -16,6 +17,7 @@ pub mod pthread;
 pub mod random;
 pub mod rtnetlink;
 pub mod seqpacket;
+pub mod signal;
 pub mod timerfd;
 
 /// The process runs with more rights than its caller: environment variables are then not obeyed.

@@ -4,8 +4,10 @@
 //! through which bytes are copied while `users` knows of it; `mapped` answers whether a range can be registered; `dm` is device memory.
 pub mod dm;
 pub mod entry;
+pub mod gather;
 mod mapped;
 pub mod pd;
+pub mod run;
 pub mod span;
 pub mod table;
 mod users;

@@ -1,5 +1,5 @@
 //! Devices, contexts, and the calls outside the ops table.
-use std::os::fd::{IntoRawFd, RawFd};
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -7,16 +7,16 @@ use super::{ChannelObject, Context, CqObject, QpObject, SrqObject, context, obje
 use crate::abi::*;
 use crate::provider::{self, AsyncEvent, Found, LibraryOps, Provider};
 use crate::soft::channel::{AsyncQueue, CompChannel};
+use crate::soft::device::{self, Device};
+use crate::soft::gid::GidEntry;
+use crate::soft::node;
 use crate::soft::types::EventType;
-use crate::soft::{device, node};
 use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
 
 /// urxe as a source of devices.
 pub struct Soft;
 
-/// The one there is.
-pub static SOFT: Soft = Soft;
 
 impl Provider for Soft {
     fn name(&self) -> &'static str {
@@ -24,18 +24,19 @@ impl Provider for Soft {
     }
 
     fn devices(&self, kernel_devices: bool) -> Vec<Found> {
-        device::found(kernel_devices)
+        device::listed(kernel_devices).into_iter().map(found).collect()
     }
 
     unsafe fn alloc_context(&self, dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
+        let device = device::listed(false).into_iter().nth(token).ok_or(Errno::ENODEV)?;
         let node = node::node()?;
         let events = Arc::new(AsyncQueue::new()?);
-        let cmd_fd = EventFd::new()?.into_raw_fd();
-        let context = Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device: token }));
+        let cmd_fd = OwnedFd::from(EventFd::new()?).into_raw_fd();
+        let context = Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device }));
         // SAFETY: the context is new and nobody else's; `uninit` closes the descriptors given here.
         unsafe {
             let vctx = &raw mut (*context).vctx;
-            provider::context::init(vctx, dev, cmd_fd, device::DRIVER_ID);
+            provider::context::init(vctx, dev, cmd_fd, 0);
             provider::table::set_ops(vctx, &OPS);
             provider::context::set_library_ops(vctx, &LIBRARY);
             (*vctx).context.async_fd = duplicate((*context).events.fd());
@@ -120,16 +121,45 @@ unsafe fn count(kind: EventType, element: usize) {
 }
 
 unsafe fn query_gid(c: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
-    if port != 1 {
-        return Err(Errno::EINVAL);
-    }
     // SAFETY: a live context of urxe.
-    device::gid_entry(unsafe { context(c) }.node.gids(), index)
+    let gids = unsafe { context(c) }.node.gids();
+    gids.refresh();
+    match gids.get(index as usize) {
+        Some(entry) if port == 1 => Ok(row(index as usize, &entry)),
+        None if port == 1 && (index as usize) < gids.len() => Err(Errno::ENODATA),
+        _ => Err(Errno::EINVAL),
+    }
 }
 
 unsafe fn gid_table(c: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> {
     // SAFETY: a live context of urxe.
-    Ok(device::gid_entries(unsafe { context(c) }.node.gids()))
+    let gids = unsafe { context(c) }.node.gids();
+    gids.refresh();
+    Ok(gids.entries().iter().map(|(index, entry)| row(*index, entry)).collect())
+}
+
+fn row(index: usize, entry: &GidEntry) -> ibv_gid_entry {
+    let mut row = ibv_gid_entry::zeroed();
+    row.gid.raw = entry.gid.0;
+    row.gid_index = index as u32;
+    row.port_num = 1;
+    row.gid_type = IBV_GID_TYPE_ROCE_V2;
+    row.ndev_ifindex = entry.ifindex;
+    row
+}
+
+fn found(d: Device) -> Found {
+    Found {
+        name: d.name,
+        dev_name: d.node,
+        dev_path: String::new(),
+        ibdev_path: String::new(),
+        node_type: IBV_NODE_CA,
+        transport_type: IBV_TRANSPORT_IB,
+        guid: u64::from_ne_bytes(d.guid),
+        index: -1,
+        token: d.index as usize,
+    }
 }
 
 unsafe fn query_pkey(_: *mut ibv_context, port: u8, index: u32) -> Result<u16, Errno> {
@@ -147,26 +177,22 @@ unsafe extern "C" fn query_device_ex(
         if !input.is_null() && (*input).comp_mask != 0 {
             return libc::EINVAL;
         }
-        let whole = device::attributes_ex(context(c).device);
-        std::ptr::copy_nonoverlapping(
-            (&raw const whole).cast::<u8>(),
-            attr.cast::<u8>(),
-            size.min(size_of::<ibv_device_attr_ex>()),
-        );
+        provider::object::write_versioned(attr.cast(), size, &context(c).device.attr_ex());
     }
     0
 }
 
 unsafe extern "C" fn query_port(c: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> i32 {
-    // SAFETY: the library passes a live context and room for the whole struct.
-    match unsafe { device::port_attributes(context(c).node.gids(), port) } {
-        Ok(whole) => {
-            // SAFETY: as above.
-            unsafe { attr.write(whole) };
-            0
-        }
-        Err(e) => e.0,
+    if port != 1 {
+        return libc::EINVAL;
     }
+    // SAFETY: the library passes a live context and room for the whole struct.
+    unsafe {
+        let gids = context(c).node.gids();
+        gids.refresh();
+        attr.write(device::port_attr(gids));
+    }
+    0
 }
 
 unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_values_ex) -> i32 {

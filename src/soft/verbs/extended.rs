@@ -14,7 +14,7 @@ use crate::sys::log::explain;
 
 /// Gives an extended CQ its functions; readers that were not asked for stay NULL, as `ibv_create_cq_ex(3)` allows.
 pub fn fill_cq(c: &mut ibv_cq_ex, wc_flags: u64) {
-    let has = |bit: u32| wc_flags & bit as u64 != 0;
+    let has = |bit: u64| wc_flags & bit != 0;
     c.start_poll = Some(start_poll);
     c.next_poll = Some(next_poll);
     c.end_poll = Some(end_poll);
@@ -128,7 +128,7 @@ unsafe extern "C" fn read_wallclock(c: *mut ibv_cq_ex) -> u64 {
     clock::to_wallclock(unsafe { polled(c).time })
 }
 
-const SEND_OPS: [(u32, WrOpcode); 7] = [
+const SEND_OPS: [(u64, WrOpcode); 7] = [
     (IBV_QP_EX_WITH_RDMA_WRITE, WrOpcode::Write),
     (IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, WrOpcode::WriteImm),
     (IBV_QP_EX_WITH_SEND, WrOpcode::Send),
@@ -140,13 +140,13 @@ const SEND_OPS: [(u32, WrOpcode); 7] = [
 
 /// All of these `IBV_QP_EX_WITH_*` are there for this type of QP.
 pub fn offers(kind: QpType, flags: u64) -> bool {
-    let offered: u64 = SEND_OPS.iter().filter(|(_, op)| can_send(kind, *op)).map(|(bit, _)| *bit as u64).sum();
+    let offered: u64 = SEND_OPS.iter().filter(|(_, op)| can_send(kind, *op)).map(|(bit, _)| *bit).sum();
     flags & !offered == 0
 }
 
 /// Gives an extended QP the functions that `flags` asks for.
 pub fn fill_qp(c: &mut ibv_qp_ex, kind: QpType, flags: u64) {
-    let has = |bit: u32| flags & bit as u64 != 0;
+    let has = |bit: u64| flags & bit != 0;
     c.wr_start = Some(wr_start);
     c.wr_complete = Some(wr_complete);
     c.wr_abort = Some(wr_abort);
@@ -181,7 +181,8 @@ unsafe fn building<'a>(c: *mut ibv_qp_ex) -> (&'a mut QpObject, &'a mut Requeste
 unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
     // SAFETY: the application passes a live extended QP; the lock is released by complete or abort.
     unsafe {
-        (*c.cast::<QpObject>()).qp.sq.lock_raw();
+        let qp = object::<_, QpObject>(c).qp.clone();
+        qp.sq.lock_raw();
         let (object, sq) = building(c);
         object.building = None;
         object.build_error = match sq.accepts(&object.qp) {

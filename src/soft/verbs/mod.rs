@@ -12,7 +12,7 @@ mod work;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-pub use context::SOFT;
+pub use context::Soft;
 
 use super::ah::Ah;
 use super::channel::{AsyncQueue, CompChannel};
@@ -30,7 +30,7 @@ struct Context {
     node: &'static Node,
     events: Arc<AsyncQueue>,
     /// Which of the embedded devices it is.
-    device: usize,
+    device: super::device::Device,
 }
 
 #[repr(C)]

@@ -144,7 +144,7 @@ unsafe fn wrap(
     base.qp_context = init.qp_context;
     (base.send_cq, base.recv_cq, base.srq) = (init.send_cq, init.recv_cq, init.srq);
     (base.qp_type, base.sq_sig_all) = (init.qp_type, init.sq_sig_all);
-    let num = qp.num;
+    let (num, shared) = (qp.num, qp.clone());
     let whole = Box::into_raw(Box::new(QpObject {
         c: verbs_qp::zeroed(),
         qp,
@@ -166,13 +166,16 @@ unsafe fn wrap(
         }
         if let Some(flags) = ops {
             (*whole).c.comp_mask |= VERBS_QP_EX;
-            extended::fill_qp(&mut (*whole).c.qp_ex, (*whole).qp.kind, flags);
+            extended::fill_qp(&mut (*whole).c.qp_ex, shared.kind, flags);
         }
-        (*whole).qp.cookie.store(whole as usize, Ordering::Relaxed);
-        context.node.add_qp(&(*whole).qp);
+        shared.cookie.store(whole as usize, Ordering::Relaxed);
+        context.node.add_qp(&shared);
         ibqp
     }
 }
+
+/// Inline data that every QP has.
+const DEFAULT_INLINE: u32 = 256;
 
 fn check_cap(cap: &ibv_qp_cap) -> Result<(), Errno> {
     let bounds = [
@@ -199,7 +202,7 @@ fn grant(cap: &ibv_qp_cap, kind: QpType, has_srq: bool) -> ibv_qp_cap {
     }
     cap.max_send_wr = cap.max_send_wr.max(1);
     cap.max_send_sge = cap.max_send_sge.max(1);
-    cap.max_inline_data = cap.max_inline_data.max(limits::DEFAULT_INLINE);
+    cap.max_inline_data = cap.max_inline_data.max(DEFAULT_INLINE);
     if has_srq || kind == QpType::XrcSend {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     } else {
@@ -353,7 +356,7 @@ pub unsafe extern "C" fn query_qp(
 
 fn ah_attr(address: &Address) -> ibv_ah_attr {
     let mut a = ibv_ah_attr::zeroed();
-    a.grh.dgid = ibv_gid::from_raw(address.dgid.0);
+    a.grh.dgid.raw = address.dgid.0;
     a.grh.flow_label = address.flow_label;
     a.grh.sgid_index = address.sgid_index;
     a.grh.hop_limit = address.hop_limit;

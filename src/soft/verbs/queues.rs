@@ -1,7 +1,7 @@
 //! Completion queues and shared receive queues.
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::memory::null;
 use super::{
@@ -20,15 +20,15 @@ use crate::sys::pthread;
 
 const CQ_FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
 /// What the extended readers can give.
-const WC_FLAGS: u64 = IBV_WC_EX_WITH_BYTE_LEN as u64
-    | IBV_WC_EX_WITH_IMM as u64
-    | IBV_WC_EX_WITH_QP_NUM as u64
-    | IBV_WC_EX_WITH_SRC_QP as u64
-    | IBV_WC_EX_WITH_SLID as u64
-    | IBV_WC_EX_WITH_SL as u64
-    | IBV_WC_EX_WITH_DLID_PATH_BITS as u64
+const WC_FLAGS: u64 = IBV_WC_EX_WITH_BYTE_LEN
+    | IBV_WC_EX_WITH_IMM
+    | IBV_WC_EX_WITH_QP_NUM
+    | IBV_WC_EX_WITH_SRC_QP
+    | IBV_WC_EX_WITH_SLID
+    | IBV_WC_EX_WITH_SL
+    | IBV_WC_EX_WITH_DLID_PATH_BITS
     | TIMES;
-const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP as u64 | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK as u64;
+const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 pub unsafe extern "C" fn create_cq(
     c: *mut ibv_context,
@@ -95,6 +95,7 @@ unsafe fn make_cq(
     let empty = Cqe::new(0, Qpn(0), WcOpcode::Send, WcStatus::Success);
     let mut whole = verbs_cq::zeroed();
     whole.cq_ex.cqe = cqe as i32;
+    let shared = cq.clone();
     let object = Box::into_raw(Box::new(CqObject {
         c: whole,
         cq,
@@ -103,8 +104,7 @@ unsafe fn make_cq(
         polling: Lock::new(Polled { cqe: empty, time: 0 }),
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
     }));
-    // SAFETY: the object is new and nobody else's.
-    unsafe { (*object).cq.cookie.store(object as usize, Ordering::Relaxed) };
+    shared.cookie.store(object as usize, Ordering::Relaxed);
     object.cast()
 }
 
@@ -249,19 +249,16 @@ unsafe fn make_srq(
             whole.srq_num = number;
             context.node.add_srq(number, &srq);
         }
+        let shared = srq.clone();
         let object = Box::into_raw(Box::new(SrqObject {
             c: whole,
             srq,
             pd: pd_object.pd.clone(),
             async_events: AtomicU32::new(0),
         }));
-        store(&(*object).srq.cookie, object as usize);
+        shared.cookie.store(object as usize, Ordering::Relaxed);
         object.cast()
     }
-}
-
-fn store(cookie: &AtomicUsize, address: usize) {
-    cookie.store(address, Ordering::Relaxed);
 }
 
 pub unsafe extern "C" fn destroy_srq(c: *mut ibv_srq) -> c_int {

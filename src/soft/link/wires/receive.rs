@@ -116,7 +116,7 @@ fn request(wire: &Arc<Wire>, cache: &mut Cache, qp: &Arc<Qp>, src: Qpn, entry: &
         QpType::Uc => !reliable,
         _ => false,
     };
-    let mut reply = |rq: &mut Responder, cache: &mut Cache, what: Answer| {
+    let reply = |rq: &mut Responder, cache: &mut Cache, what: Answer| {
         if let Some((psn, _)) = cache.ack.take() {
             rq.outbox.push(wire, Answer::Ack(psn));
         }
