@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::engine;
 use super::types::EventType;
-use crate::sys::errno::Errno;
 use crate::sys::epoll::{self, Epoll};
+use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
 use crate::sys::lock::Lock;
 

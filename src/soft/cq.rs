@@ -125,13 +125,7 @@ impl Cq {
             overrun: false,
             ignore_overrun: config.ignore_overrun,
         };
-        Self {
-            ring: Lock::new(ring),
-            channel,
-            events,
-            cookie: AtomicUsize::new(0),
-            users: AtomicU32::new(0),
-        }
+        Self { ring: Lock::new(ring), channel, events, cookie: AtomicUsize::new(0), users: AtomicU32::new(0) }
     }
 
     /// The channel that it notifies.

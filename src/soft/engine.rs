@@ -8,16 +8,16 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::node::{self, Node};
 use super::channel;
+use super::node::{self, Node};
 use crate::sys::epoll::{self, Epoll, Event, NO_EVENT};
 use crate::sys::errno::Errno;
 use crate::sys::{clock, futex, signal};
 
 /// A thread that has found nothing this many times in a row yields the processor.
 const YIELD_AFTER: u32 = 1000;
-/// Deadlines are looked at once in this many empty polls.
-const CLOCK_EVERY: u32 = 64;
+/// A thread that has looked for work this many times shows a sign of life, and looks at deadlines.
+const LIFE_EVERY: u32 = 64;
 /// How often the progress thread looks whether somebody still polls or waits.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -46,7 +46,8 @@ pub struct Engine {
 }
 
 thread_local! {
-    static EMPTY_POLLS: Cell<u32> = const { Cell::new(0) };
+    /// Looks for work, and those of them in a row that found none.
+    static POLLS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
 impl Engine {
@@ -86,7 +87,8 @@ pub fn start(node: &'static Node) {
         let _ = node.engine.epoll.add(fd.as_fd(), epoll::IN, TIMER_TOKEN);
     }
     let before = signal::block_all();
-    let spawned = std::thread::Builder::new().name("anyverbs".into()).stack_size(256 * 1024).spawn(move || run(node));
+    let spawned =
+        std::thread::Builder::new().name("anyverbs".into()).stack_size(256 * 1024).spawn(move || run(node));
     signal::restore(&before);
     if let Err(e) = spawned {
         crate::sys::log::explain(format_args!("no progress thread: {e}; only calls make progress"));
@@ -146,7 +148,7 @@ fn handle(node: &'static Node, event: &Event) {
             if let Some(fd) = node.timers.fd() {
                 fd.drain();
             }
-            node.timers.fire(clock::now_ns());
+            node.timers.fire(node, clock::now_ns());
         }
         KICK_TOKEN => {
             node.engine.kick.drain();
@@ -173,18 +175,16 @@ fn progress_of(node: &'static Node) -> bool {
 #[inline]
 pub fn progress_from_poll() -> bool {
     let Some(node) = node::existing() else { return false };
-    if progress_of(node) {
-        EMPTY_POLLS.set(0);
-        return true;
-    }
-    let empties = EMPTY_POLLS.get().wrapping_add(1);
-    EMPTY_POLLS.set(empties);
-    empties.is_multiple_of(CLOCK_EVERY) && linger(node, empties)
+    let did = progress_of(node);
+    let (polls, empties) = POLLS.get();
+    let (polls, empties) = (polls.wrapping_add(1), if did { 0 } else { empties.wrapping_add(1) });
+    POLLS.set((polls, empties));
+    if polls.is_multiple_of(LIFE_EVERY) { live(node, empties) | did } else { did }
 }
 
-/// A thread polls persistently: deadlines are its to watch, and peers need not ring.
+/// This thread polls persistently: deadlines are its to watch, and peers need not ring.
 #[cold]
-fn linger(node: &'static Node, empties: u32) -> bool {
+fn live(node: &'static Node, empties: u32) -> bool {
     let engine = &node.engine;
     engine.polls.fetch_add(1, Ordering::Relaxed);
     let own = node.wires.own();
@@ -193,7 +193,7 @@ fn linger(node: &'static Node, empties: u32) -> bool {
         // The progress thread must begin to look whether polling goes on.
         engine.kick.signal();
     }
-    let fired = node.timers.earliest() != u64::MAX && node.timers.fire(clock::now_ns());
+    let fired = node.timers.earliest() != u64::MAX && node.timers.fire(node, clock::now_ns());
     if empties >= YIELD_AFTER {
         node.wires.nudge();
         std::thread::yield_now();

@@ -95,7 +95,11 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         explain(format_args!(
             "{call} {what}.grh.sgid_index={}: {}",
             wanted.sgid_index,
-            if e == Errno::ENODATA { "that slot of the GID table is empty" } else { "the GID table is shorter" }
+            if e == Errno::ENODATA {
+                "that slot of the GID table is empty"
+            } else {
+                "the GID table is shorter"
+            }
         ));
         e
     })?;
@@ -236,7 +240,11 @@ fn apply(
 }
 
 /// The way to the peer that the attributes name.
-fn connect(qp: &Qp, next: &Attributes, refuse: &dyn Fn(std::fmt::Arguments<'_>) -> Errno) -> Result<Path, Errno> {
+fn connect(
+    qp: &Qp,
+    next: &Attributes,
+    refuse: &dyn Fn(std::fmt::Arguments<'_>) -> Errno,
+) -> Result<Path, Errno> {
     let Some(address) = next.address else {
         return Err(refuse(format_args!("ah_attr was never set")));
     };
@@ -273,8 +281,7 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
     rq.max_dest_rd_atomic = next.max_dest_rd_atomic;
     (rq.qkey, sq.qkey) = (next.qkey, next.qkey);
     sq.max_rd_atomic = next.max_rd_atomic;
-    sq.retry =
-        RetryLimits { retry_cnt: next.retry_cnt, rnr_retry: next.rnr_retry, timeout: next.timeout };
+    sq.retry = RetryLimits { retry_cnt: next.retry_cnt, rnr_retry: next.rnr_retry, timeout: next.timeout };
     sq.refill_retries();
     if to == QpState::Rtr && from == QpState::Init {
         rq.psn = next.rq_psn;

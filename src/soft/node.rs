@@ -4,6 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
+use super::device;
 use super::engine::Engine;
 use super::gid::GidTable;
 use super::link::wires::Wires;
@@ -12,7 +13,6 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::timers::Timers;
 use super::types::{Gid, Qpn};
-use super::device;
 use crate::sys::errno::Errno;
 use crate::sys::fork;
 use crate::sys::lock::Lock;

@@ -2,9 +2,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::link;
+use super::link::wires::Wire;
+use super::node::Node;
 use super::qp::Qp;
 use crate::sys::lock::Lock;
 use crate::sys::timerfd::TimerFd;
@@ -22,7 +24,14 @@ pub struct Timers {
 #[derive(Debug)]
 struct Entry {
     when: u64,
-    qp: Weak<Qp>,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Qp(Weak<Qp>),
+    /// Its process is gone.
+    Wire(Weak<Wire>),
 }
 
 impl Timers {
@@ -48,8 +57,17 @@ impl Timers {
         if when == u64::MAX {
             return;
         }
+        self.push(when, Target::Qp(Arc::downgrade(&me)));
+    }
+
+    /// Gives up `wire` at `when`.
+    pub fn arm_wire(&self, wire: &Arc<Wire>, when: u64) {
+        self.push(when, Target::Wire(Arc::downgrade(wire)));
+    }
+
+    fn push(&self, when: u64, target: Target) {
         let mut heap = self.heap.lock();
-        heap.push(Reverse(Entry { when, qp: std::sync::Arc::downgrade(&me) }));
+        heap.push(Reverse(Entry { when, target }));
         self.rearm(&heap);
     }
 
@@ -60,27 +78,36 @@ impl Timers {
     }
 
     /// Serves all deadlines up to `now`; true if there were any. Called with no lock held.
-    pub fn fire(&self, now: u64) -> bool {
+    pub fn fire(&self, node: &'static Node, now: u64) -> bool {
         let mut any = false;
-        while let Some(qp) = self.due(now) {
+        while let Some(target) = self.due(now) {
             any = true;
-            if let Some(qp) = qp.upgrade() {
-                link::on_timer(&qp, now);
-                qp.node.settle();
+            match target {
+                Target::Qp(qp) => {
+                    if let Some(qp) = qp.upgrade() {
+                        link::on_timer(&qp, now);
+                    }
+                }
+                Target::Wire(wire) => {
+                    if let Some(wire) = wire.upgrade() {
+                        wire.lost(node);
+                    }
+                }
             }
+            node.settle();
         }
         any
     }
 
-    fn due(&self, now: u64) -> Option<Weak<Qp>> {
+    fn due(&self, now: u64) -> Option<Target> {
         if self.earliest() > now {
             return None;
         }
         let mut heap = self.heap.lock();
         let due = heap.peek().is_some_and(|Reverse(e)| e.when <= now);
-        let qp = if due { heap.pop().map(|Reverse(e)| e.qp) } else { None };
+        let target = if due { heap.pop().map(|Reverse(e)| e.target) } else { None };
         self.rearm(&heap);
-        qp
+        target
     }
 
     fn rearm(&self, heap: &BinaryHeap<Reverse<Entry>>) {
@@ -114,8 +141,8 @@ impl Ord for Entry {
 /// The time that an RNR NAK with this code asks for (IBA table 45).
 pub fn rnr_delay_ns(code: u8) -> u64 {
     const HUNDREDTHS_OF_MS: [u64; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
-        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     HUNDREDTHS_OF_MS[code as usize & 31] * 10_000
 }

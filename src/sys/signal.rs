@@ -37,7 +37,8 @@ pub fn all_restart() -> bool {
                 return true;
             }
             let action = action.assume_init();
-            matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) || action.sa_flags & libc::SA_RESTART != 0
+            matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+                || action.sa_flags & libc::SA_RESTART != 0
         }
     })
 }

@@ -171,11 +171,7 @@ fn transition(kind: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> 
         (Rtr, Rts) => {
             let required = match kind {
                 Rc | XrcSend => {
-                    Mask::SQ_PSN
-                        | Mask::TIMEOUT
-                        | Mask::RETRY_CNT
-                        | Mask::RNR_RETRY
-                        | Mask::MAX_QP_RD_ATOMIC
+                    Mask::SQ_PSN | Mask::TIMEOUT | Mask::RETRY_CNT | Mask::RNR_RETRY | Mask::MAX_QP_RD_ATOMIC
                 }
                 XrcRecv => Mask::TIMEOUT | Mask::SQ_PSN,
                 Uc | Ud => Mask::SQ_PSN,
@@ -218,15 +214,8 @@ fn running(kind: QpType, moving: Mask) -> Mask {
 mod tests {
     use super::*;
 
-    const STATES: [QpState; 7] = [
-        QpState::Reset,
-        QpState::Init,
-        QpState::Rtr,
-        QpState::Rts,
-        QpState::Sqd,
-        QpState::Sqe,
-        QpState::Err,
-    ];
+    const STATES: [QpState; 7] =
+        [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Sqe, QpState::Err];
 
     #[test]
     fn dropping_a_required_attribute_is_named() {

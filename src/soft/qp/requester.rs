@@ -115,7 +115,11 @@ impl Requester {
     #[inline]
     pub fn ready(&self, qp: &Qp) -> Option<u64> {
         let at = self.queue.next;
-        if at == self.queue.head || self.wait_until != 0 || self.doomed.is_some() || qp.state() != QpState::Rts {
+        if at == self.queue.head
+            || self.wait_until != 0
+            || self.doomed.is_some()
+            || qp.state() != QpState::Rts
+        {
             return None;
         }
         let wqe = self.queue.wqe(at);
@@ -197,7 +201,9 @@ impl Requester {
         let before = self.queue.tail;
         while self.queue.tail != self.queue.next {
             let wqe = self.queue.wqe(self.queue.tail);
-            if psn.since(wqe.psn.plus(wqe.psns.saturating_sub(1))) < 0 || (wqe.wants_answer() && !wqe.answered) {
+            if psn.since(wqe.psn.plus(wqe.psns.saturating_sub(1))) < 0
+                || (wqe.wants_answer() && !wqe.answered)
+            {
                 break;
             }
             self.complete_oldest_with(qp, WcStatus::Success);
@@ -361,7 +367,15 @@ impl Requester {
             let bytes = &self.queue.inline(at)[from as usize..(from + len) as usize];
             return if bytes.is_empty() { Ok(()) } else { take(Run::of(bytes)) };
         }
-        gather::pieces(&qp.node.mem, qp.pd, self.queue.sges(at), from as u64, len as u64, WcStatus::LocProtErr, take)
+        gather::pieces(
+            &qp.node.mem,
+            qp.pd,
+            self.queue.sges(at),
+            from as u64,
+            len as u64,
+            WcStatus::LocProtErr,
+            take,
+        )
     }
 
     /// Copies the payload bytes `from..` of request `at` to `to`, as many as it has room for.

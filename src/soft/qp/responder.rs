@@ -289,7 +289,8 @@ impl Responder {
         if n > MAX_MESSAGE as u64 {
             return self.refuse(qp, Nak::InvalidRequest);
         }
-        if n > 0 && qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, n, Access::REMOTE_READ).is_err()
+        if n > 0
+            && qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, n, Access::REMOTE_READ).is_err()
         {
             return self.refuse(qp, Nak::RemoteAccess);
         }
@@ -339,10 +340,11 @@ impl Responder {
             WrOpcode::FetchAdd => Access64::FetchAdd(request.compare_add),
             _ => return self.refuse(qp, Nak::InvalidRequest),
         };
-        let result = match qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, 8, Access::REMOTE_ATOMIC) {
-            Ok(span) => span.atomic(op).ok(),
-            Err(_) => None,
-        };
+        let result =
+            match qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, 8, Access::REMOTE_ATOMIC) {
+                Ok(span) => span.atomic(op).ok(),
+                Err(_) => None,
+            };
         match result {
             Some(before) => Ok(before),
             None => self.refuse(qp, Nak::RemoteAccess),

@@ -17,7 +17,6 @@ use crate::sys::eventfd::EventFd;
 /// urxe as a source of devices.
 pub struct Soft;
 
-
 impl Provider for Soft {
     fn name(&self) -> &'static str {
         "urxe"
@@ -32,7 +31,8 @@ impl Provider for Soft {
         let node = node::node()?;
         let events = Arc::new(AsyncQueue::new()?);
         let cmd_fd = OwnedFd::from(EventFd::new()?).into_raw_fd();
-        let context = Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device }));
+        let context =
+            Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device }));
         // SAFETY: the context is new and nobody else's; `uninit` closes the descriptors given here.
         unsafe {
             let vctx = &raw mut (*context).vctx;
@@ -253,4 +253,3 @@ static OPS: verbs_context_ops = {
         ..verbs_context_ops::zeroed()
     }
 };
-

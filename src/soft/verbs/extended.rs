@@ -189,7 +189,11 @@ unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
             Ok(()) => 0,
             Err(e) => {
                 let qp = &object.qp;
-                explain(format_args!("ibv_wr_start qp={:?}: the QP is in {:?}, expected RTS", qp.num, qp.state()));
+                explain(format_args!(
+                    "ibv_wr_start qp={:?}: the QP is in {:?}, expected RTS",
+                    qp.num,
+                    qp.state()
+                ));
                 e.0
             }
         };
@@ -248,7 +252,9 @@ unsafe fn begin(c: *mut ibv_qp_ex, opcode: WrOpcode, fill: impl FnOnce(&mut Wqe)
             Err(e) => {
                 let depth = sq.queue.depth();
                 let qp = object.qp.num;
-                explain(format_args!("ibv_wr_{opcode:?} qp={qp:?}: the send queue is full (max_send_wr={depth})"));
+                explain(format_args!(
+                    "ibv_wr_{opcode:?} qp={qp:?}: the send queue is full (max_send_wr={depth})"
+                ));
                 object.build_error = e.0;
             }
         }
@@ -351,7 +357,11 @@ unsafe extern "C" fn wr_set_inline_data_list(c: *mut ibv_qp_ex, n: usize, list: 
         let bufs = if n == 0 { &[][..] } else { std::slice::from_raw_parts(list, n) };
         let sges: Vec<Sge> = bufs
             .iter()
-            .map(|b| Sge { addr: b.addr as u64, length: b.length.min(u32::MAX as usize) as u32, lkey: Key(0) })
+            .map(|b| Sge {
+                addr: b.addr as u64,
+                length: b.length.min(u32::MAX as usize) as u32,
+                lkey: Key(0),
+            })
             .collect();
         set_list(c, &sges, SendFlags::INLINE);
     }

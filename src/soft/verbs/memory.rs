@@ -109,7 +109,8 @@ pub unsafe extern "C" fn rereg_mr(
         let flags = flags as u32;
         let new_pd = (flags & IBV_REREG_MR_CHANGE_PD != 0).then(|| &object::<_, PdObject>(pd).pd);
         let change = Rereg {
-            translation: (flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0).then_some((addr as u64, length as u64)),
+            translation: (flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0)
+                .then_some((addr as u64, length as u64)),
             pd: new_pd,
             access: (flags & IBV_REREG_MR_CHANGE_ACCESS != 0)
                 .then_some(Access::from_bits_retain(access as u32)),
@@ -133,7 +134,13 @@ pub unsafe extern "C" fn rereg_mr(
 }
 
 /// Prefetching needs no work here: every page is reachable when it is used. The range must lie in regions of the PD.
-pub unsafe extern "C" fn advise_mr(c: *mut ibv_pd, advice: u32, flags: u32, sges: *mut ibv_sge, n: u32) -> c_int {
+pub unsafe extern "C" fn advise_mr(
+    c: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    sges: *mut ibv_sge,
+    n: u32,
+) -> c_int {
     if advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || n == 0 {
         return libc::EINVAL;
     }

@@ -20,7 +20,11 @@ const _: () = {
     assert!(size_of::<Sge>() == size_of::<ibv_sge>());
 };
 
-pub unsafe extern "C" fn post_send(c: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+pub unsafe extern "C" fn post_send(
+    c: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
     // SAFETY: the application passes a live QP and a list of requests ending in NULL.
     unsafe {
         let qp: &Qp = &object::<_, QpObject>(c).qp;
@@ -42,7 +46,11 @@ pub unsafe extern "C" fn post_send(c: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *m
     }
 }
 
-pub unsafe extern "C" fn post_recv(c: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+pub unsafe extern "C" fn post_recv(
+    c: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: the application passes a live QP and a list of requests ending in NULL.
     unsafe {
         let qp: &Qp = &object::<_, QpObject>(c).qp;
@@ -70,7 +78,11 @@ pub unsafe extern "C" fn post_recv(c: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *m
     }
 }
 
-pub unsafe extern "C" fn post_srq_recv(c: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
+pub unsafe extern "C" fn post_srq_recv(
+    c: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: the application passes a live SRQ and a list of requests ending in NULL.
     unsafe {
         let srq = &object::<_, SrqObject>(c).srq;

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::address::wanted as wanted_address;
 use super::memory::null;
-use super::{Context, CqObject, PdObject, QpObject, SrqObject, XrcdObject, context, extended, inherited, object};
+use super::{
+    Context, CqObject, PdObject, QpObject, SrqObject, XrcdObject, context, extended, inherited, object,
+};
 use crate::abi::*;
 use crate::provider::object as common;
 use crate::soft::ah::Address;
@@ -92,7 +94,9 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
     if let Some(flags) = ops
         && !extended::offers(kind, flags)
     {
-        explain(format_args!("ibv_create_qp_ex send_ops_flags=0x{flags:x}: not all are offered for {kind:?}"));
+        explain(format_args!(
+            "ibv_create_qp_ex send_ops_flags=0x{flags:x}: not all are offered for {kind:?}"
+        ));
         return Err(Errno::EOPNOTSUPP);
     }
     // SAFETY: the caller vouches for the objects.
@@ -108,8 +112,8 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
             send_cq.clone().filter(|_| !receiver),
             init.sq_sig_all != 0,
         );
-        let own_queue = (connected_receiver && srq.is_none())
-            .then(|| RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge));
+        let own_queue =
+            (connected_receiver && srq.is_none()).then(|| RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge));
         let rq = Responder::new(own_queue, srq.clone(), recv_cq.clone().filter(|_| connected_receiver));
         let num = context.node.wires.claim_qpn(context.node)?;
         let pd_id = pd.as_ref().map_or(PdId(0), |pd| pd.id());

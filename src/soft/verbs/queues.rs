@@ -173,7 +173,8 @@ pub unsafe extern "C" fn create_srq_ex(c: *mut ibv_context, init: *mut ibv_srq_i
     // SAFETY: the library passes a live context of urxe and writable attributes naming live objects of it.
     unsafe {
         let a = &mut *init;
-        let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+        let known =
+            IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
         let kind = if a.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { a.srq_type } else { IBV_SRQT_BASIC };
         if a.comp_mask & !known != 0 || kind > IBV_SRQT_XRC {
             explain(format_args!(
@@ -240,7 +241,8 @@ unsafe fn make_srq(
             }
         });
         let number = side.as_ref().map_or(0, |s| s.number);
-        let srq = Arc::new(Srq::new(attr.max_wr, attr.max_sge, pd_object.pd.id(), side, context.events.clone()));
+        let srq =
+            Arc::new(Srq::new(attr.max_wr, attr.max_sge, pd_object.pd.id(), side, context.events.clone()));
         let mut whole = verbs_srq::zeroed();
         if let Some((xrcd, cq)) = xrc {
             whole.srq_type = IBV_SRQT_XRC;
@@ -312,7 +314,10 @@ pub unsafe extern "C" fn modify_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr, ma
         let attr = &*attr;
         if mask & IBV_SRQ_MAX_WR != 0 {
             if attr.max_wr > limits::MAX_SRQ_WR || srq.resize(attr.max_wr).is_err() {
-                explain(format_args!("ibv_modify_srq max_wr={}: too large, or too small for what is posted", attr.max_wr));
+                explain(format_args!(
+                    "ibv_modify_srq max_wr={}: too large, or too small for what is posted",
+                    attr.max_wr
+                ));
                 return libc::EINVAL;
             }
         }

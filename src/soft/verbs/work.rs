@@ -41,9 +41,9 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
         e
     };
     sq.accepts(qp).map_err(|e| refuse(e, format_args!("the QP is in {:?}, expected RTS", qp.state())))?;
-    let opcode = WrOpcode::from_raw(wr.opcode)
-        .filter(|op| can_send(qp.kind, *op))
-        .ok_or_else(|| refuse(Errno::EINVAL, format_args!("opcode={} is not for {:?} QPs", wr.opcode, qp.kind)))?;
+    let opcode = WrOpcode::from_raw(wr.opcode).filter(|op| can_send(qp.kind, *op)).ok_or_else(|| {
+        refuse(Errno::EINVAL, format_args!("opcode={} is not for {:?} QPs", wr.opcode, qp.kind))
+    })?;
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     if wr.num_sge < 0 || wr.num_sge as u32 > sq.queue.max_sge() && !flags.contains(SendFlags::INLINE) {
         return Err(refuse(
@@ -53,7 +53,10 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
     }
     let at = sq.queue.draft().map_err(|e| {
         let depth = sq.queue.depth();
-        refuse(e, format_args!("the send queue is full: {depth} requests are not complete (max_send_wr={depth})"))
+        refuse(
+            e,
+            format_args!("the send queue is full: {depth} requests are not complete (max_send_wr={depth})"),
+        )
     })?;
     // SAFETY: `SendSource` vouches for the list.
     let filled = unsafe { copy_payload(sq, at, wr.sg_list.cast(), wr.num_sge as usize, flags) };

@@ -21,6 +21,7 @@ use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
 use crate::soft::qp::{Qp, Shown};
 use crate::soft::types::{Access, EventType, Key, Qpn};
+use crate::sys::clock;
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
@@ -28,6 +29,9 @@ use crate::sys::random;
 
 /// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
 const STRAYS: usize = 4096;
+/// How long after its peer's process has gone a QP fails: a program that ends when all is complete must not find its
+/// last completions among flushed receives.
+const GRACE_NS: u64 = 500_000_000;
 /// QPNs of a slot.
 const INDICES: u32 = 4096;
 
@@ -247,9 +251,20 @@ impl Wires {
         while receive::receive(node, wire) {}
         wire.unblock();
         if heard.hung_up || wire.peer.has_exited() {
-            while receive::receive(node, wire) {}
-            wire.lost(node);
+            receive::drain(node, wire);
+            self.part(node, wire);
         }
+    }
+
+    /// The peer's process is gone: nothing more will come. What is complete is the application's to find first.
+    fn part(&self, node: &'static Node, wire: &Arc<Wire>) {
+        node.engine.remove(wire.peer.socket());
+        if let Some(pidfd) = wire.peer.pidfd() {
+            node.engine.remove(pidfd);
+        }
+        // Whoever claims the slot next is another process.
+        self.by_slot.write().unwrap_or_else(|e| e.into_inner()).retain(|_, w| !Arc::ptr_eq(w, wire));
+        node.timers.arm_wire(wire, clock::now_ns() + GRACE_NS);
     }
 
     /// Tells peers of this user what direct access to the QP needs.
@@ -364,7 +379,7 @@ impl Wire {
     }
 
     /// The peer is gone: its RC and XRC QPs here fail, everything else notices nothing.
-    fn lost(self: &Arc<Self>, node: &'static Node) {
+    pub fn lost(self: &Arc<Self>, node: &'static Node) {
         if self.is_lost.swap(true, Ordering::SeqCst) {
             return;
         }

@@ -17,6 +17,7 @@ use crate::soft::qp::{Nak, Qp};
 use crate::soft::timers::rnr_delay_ns;
 use crate::soft::types::{Key, Psn, QpType, Qpn, WcStatus, WrOpcode};
 use crate::sys::clock;
+use crate::sys::lock::Guard;
 
 /// Entries that one round takes before it looks elsewhere.
 const ROUND: usize = 64;
@@ -24,11 +25,18 @@ const ROUND: usize = 64;
 /// Takes what has arrived; true if there was anything. Called with no lock held.
 #[inline]
 pub fn receive(node: &'static Node, wire: &Arc<Wire>) -> bool {
-    wire.peer.rx_ready() && receive_some(node, wire)
+    if !wire.peer.rx_ready() {
+        return false;
+    }
+    wire.cache.try_lock().is_some_and(|cache| receive_some(node, wire, cache))
 }
 
-fn receive_some(node: &'static Node, wire: &Arc<Wire>) -> bool {
-    let Some(mut cache) = wire.cache.try_lock() else { return false };
+/// Takes all that has arrived, waiting for a thread that is about it.
+pub fn drain(node: &'static Node, wire: &Arc<Wire>) {
+    while receive_some(node, wire, wire.cache.lock()) {}
+}
+
+fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cache>) -> bool {
     let mut rx = wire.peer.rx.lock();
     let mut any = false;
     let mut corrupt = false;
@@ -59,6 +67,7 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>) -> bool {
             wire.peer.cred().pid
         ));
         wire.lost(node);
+        return false;
     }
     any
 }

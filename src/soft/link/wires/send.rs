@@ -10,10 +10,10 @@ use crate::soft::ah::Ah;
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
 use crate::soft::link::shm::ring::{Ext, Header, MAX_PAYLOAD};
 use crate::soft::mem::run::RunMut;
+use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{GRH_BYTES, Responder};
 use crate::soft::qp::sendq::Wqe;
-use crate::soft::qp::Qp;
 use crate::soft::types::{Key, Psn, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use crate::sys::process_vm::{Iovec, Way};
 
@@ -176,7 +176,8 @@ fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<
         WrOpcode::Read => Way::Read,
         _ => return Ok(false),
     };
-    if wqe.length == 0 || sq.has_unacked() || !matches!(qp.kind, QpType::Rc | QpType::Uc) || sq.is_retrying() {
+    if wqe.length == 0 || sq.has_unacked() || !matches!(qp.kind, QpType::Rc | QpType::Uc) || sq.is_retrying()
+    {
         return Ok(false);
     }
     // Unreliable sends are complete before the peer has taken them.
@@ -322,8 +323,7 @@ fn put_answer(qp: &Qp, rq: &mut Responder, wire: &Wire, to: Qpn, answer: Answer)
         Answer::Read { psn, rkey, addr, total, mut done } => loop {
             let n = (total - done).min(MAX_PAYLOAD as u32);
             let last = if done + n == total { LAST } else { 0 };
-            let header =
-                Header { kind: READ_DATA, flags: last, seq: psn.get(), imm: done, total, ..base };
+            let header = Header { kind: READ_DATA, flags: last, seq: psn.get(), imm: done, total, ..base };
             let mut tx = wire.peer.tx.lock();
             let Some(slot) = tx.try_reserve(&Ext::None, n as usize) else {
                 return Some(Answer::Read { psn, rkey, addr, total, done });
