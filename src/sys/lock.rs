@@ -45,7 +45,7 @@ impl<T> Lock<T> {
         self.word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            .then_some(Guard(self))
+            .then(|| Guard(self))
     }
 
     /// Waits for the lock and leaves it held when this returns.
@@ -165,6 +165,7 @@ mod tests {
         let lock = Lock::new(());
         let guard = lock.lock();
         assert!(lock.try_lock().is_none());
+        assert!(lock.try_lock().is_none(), "a failed try releases nothing");
         drop(guard);
         assert!(lock.try_lock().is_some());
     }
