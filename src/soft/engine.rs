@@ -43,6 +43,8 @@ pub struct Engine {
     is_aside: AtomicBool,
     /// Counts signs of life of polling threads.
     polls: AtomicU64,
+    /// Packets do not wake anybody.
+    is_deaf: AtomicBool,
 }
 
 thread_local! {
@@ -62,6 +64,7 @@ impl Engine {
             waiters: AtomicU32::new(0),
             is_aside: AtomicBool::new(false),
             polls: AtomicU64::new(0),
+            is_deaf: AtomicBool::new(false),
         })
     }
 
@@ -73,6 +76,16 @@ impl Engine {
     /// Stops watching.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         self.epoll.remove(fd);
+    }
+
+    /// Packets need no thread of their own while somebody polls; otherwise they wake one.
+    fn heed_packets(&self, node: &Node, heed: bool) {
+        if self.is_deaf.load(Ordering::SeqCst) == heed
+            && let Some(fd) = node.udp.fd()
+            && self.epoll.modify(fd, if heed { epoll::IN } else { 0 }, UDP_TOKEN).is_ok()
+        {
+            self.is_deaf.store(!heed, Ordering::SeqCst);
+        }
     }
 
     /// Adds the doorbells of the process to a channel's own set.
@@ -111,7 +124,7 @@ fn run(node: &'static Node) {
         handle_events(node, TICK.as_millis() as i32);
         let now = engine.polls.load(Ordering::Relaxed);
         if now == polls {
-            node.wires.own().set_asleep(true);
+            fall_asleep(node);
         }
         polls = now;
     }
@@ -153,7 +166,14 @@ fn handle(node: &'static Node, event: &Event) {
         KICK_TOKEN => {
             node.engine.kick.drain();
         }
-        UDP_TOKEN => {}
+        UDP_TOKEN if !node.wires.own().is_asleep() => {
+            node.engine.heed_packets(node, false);
+            // Another thread may have fallen asleep meanwhile.
+            if node.wires.own().is_asleep() {
+                node.engine.heed_packets(node, true);
+            }
+        }
+        UDP_TOKEN => node.udp.readable(node),
         GID_TOKEN => {}
         token => node.wires.event(node, token),
     }
@@ -166,7 +186,7 @@ pub fn progress() -> bool {
 
 #[inline]
 fn progress_of(node: &'static Node) -> bool {
-    let did = node.wires.poll(node);
+    let did = node.wires.poll(node) | node.udp.poll(node);
     node.settle();
     did
 }
@@ -201,6 +221,12 @@ fn live(node: &'static Node, empties: u32) -> bool {
     fired
 }
 
+/// Nobody polls, or a CQ waits for an event: from now on every message rings.
+fn fall_asleep(node: &Node) {
+    node.wires.own().set_asleep(true);
+    node.engine.heed_packets(node, true);
+}
+
 /// Adds the process's doorbells to a channel's set.
 pub fn watch(channel: &Epoll) -> Result<(), Errno> {
     node::node()?.engine.join(channel)
@@ -209,7 +235,7 @@ pub fn watch(channel: &Epoll) -> Result<(), Errno> {
 /// A CQ was armed: from now on peers ring for each message, and what came before is taken now.
 pub fn expect_doorbells() {
     if let Some(node) = node::existing() {
-        node.wires.own().set_asleep(true);
+        fall_asleep(node);
     }
 }
 
@@ -218,7 +244,7 @@ pub fn wait_for(fd: RawFd, ready: impl Fn() -> bool) -> Result<(), Errno> {
     let Some(node) = node::existing() else { return Err(Errno::EIO) };
     let engine = &node.engine;
     engine.waiters.fetch_add(1, Ordering::SeqCst);
-    node.wires.own().set_asleep(true);
+    fall_asleep(node);
     node.wires.nudge();
     let mut outcome = Ok(());
     if !progress_of(node) && !ready() {

@@ -153,6 +153,10 @@ pub fn modify(qp: &Qp, wanted: &Wanted, mask: u32) -> Result<(), Errno> {
     if to == QpState::Rtr && from == QpState::Init && qp.kind != QpType::Ud {
         path = connect(qp, &next, &refuse)?;
     }
+    if to == QpState::Rtr && qp.kind == QpType::Ud {
+        // Without the port it hears only this host, which is explained.
+        let _ = qp.node.udp.open(&qp.node.engine);
+    }
     commit(qp, from, to, &next, mask, path);
     *held = next;
     drop(held);
@@ -251,7 +255,7 @@ fn connect(
     if address.same_host {
         return Ok(link::path_on_host(qp.node, next.dest_qpn));
     }
-    Err(refuse(format_args!("{:?} is another host", address.dgid)))
+    qp.node.udp.connect(qp, &address, next, refuse).map(Path::Udp)
 }
 
 /// Makes the change: nothing here can fail.
@@ -273,6 +277,7 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
         rq.reset();
         qp.set_state(to);
         drop((sq, rq));
+        qp.node.udp.disconnect(qp);
         qp.node.wires.wait_for_direct(qp);
         return;
     }

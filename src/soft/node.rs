@@ -7,6 +7,7 @@ use std::sync::{Arc, RwLock};
 use super::device;
 use super::engine::Engine;
 use super::gid::GidTable;
+use super::link::udp::port::Port;
 use super::link::wires::Wires;
 use super::mem::{DmPool, MemTable, PdTable};
 use super::qp::Qp;
@@ -34,6 +35,8 @@ pub struct Node {
     pub engine: Engine,
     /// The other processes of this host that it talks to, and how they reach it.
     pub wires: Wires,
+    /// The way to other hosts.
+    pub udp: Port,
     gids: GidTable,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     /// Counts removals from `qps`, so that a cached reference is known to be stale.
@@ -85,6 +88,7 @@ impl Node {
             timers: Timers::new(),
             engine: Engine::new()?,
             wires,
+            udp: Port::new(),
             gids: GidTable::new(),
             qps: RwLock::default(),
             qp_epoch: AtomicU32::new(0),
@@ -118,6 +122,7 @@ impl Node {
         self.qps.write().unwrap_or_else(|e| e.into_inner()).remove(&qp.num.0);
         self.qp_epoch.fetch_add(1, Ordering::Release);
         self.wires.withdraw_qp(qp);
+        self.udp.disconnect(qp);
         self.wires.free_qpn(qp.num);
     }
 

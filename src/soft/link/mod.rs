@@ -23,6 +23,8 @@ pub enum Path {
     Shm(Arc<wires::Wire>, Qpn),
     /// The address is this host's, but no process has claimed the QPN; it may still come.
     Absent(Qpn),
+    /// The peer is on another host.
+    Udp(Arc<udp::flow::Flow>),
 }
 
 impl Path {
@@ -44,6 +46,7 @@ pub fn pump(qp: &Qp, sq: &mut Requester) {
             let (wire, peer) = (wire.clone(), *peer);
             wires::pump(qp, sq, &wire, peer);
         }
+        Path::Udp(flow) => flow.clone().pump(qp, sq),
         Path::Absent(_) => absent(qp, sq),
         Path::None => {}
     }
@@ -68,23 +71,23 @@ fn pump_datagrams(qp: &Qp, sq: &mut Requester) {
             return sq.doom(qp, at, WcStatus::LocProtErr);
         }
         let to = wqe.remote_qpn;
-        if ah.address.same_host {
-            let sent = match path_on_host(qp.node, to) {
+        let sent = if ah.address.same_host {
+            match path_on_host(qp.node, to) {
                 Path::Local(_) => local::send_datagram(qp, sq, at, &ah),
                 Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, &ah, &wire),
                 // Nobody is there: a datagram to nowhere is sent all the same.
                 _ => sq.gather_nothing(qp, at).map(|()| true),
-            };
-            match sent {
-                Ok(true) => {
-                    sq.begun(at);
-                    sq.complete_oldest_with(qp, WcStatus::Success);
-                }
-                Ok(false) => return,
-                Err(status) => return sq.doom(qp, at, status),
             }
         } else {
-            return sq.doom(qp, at, WcStatus::LocQpOpErr);
+            udp::port::send_datagram(qp, sq, at, &ah).map(|()| true)
+        };
+        match sent {
+            Ok(true) => {
+                sq.begun(at);
+                sq.complete_oldest_with(qp, WcStatus::Success);
+            }
+            Ok(false) => return,
+            Err(status) => return sq.doom(qp, at, status),
         }
     }
 }
@@ -112,6 +115,11 @@ fn absent(qp: &Qp, sq: &mut Requester) {
 /// A deadline of `qp` has come. Called with no lock held.
 pub fn on_timer(qp: &Qp, now: u64) {
     let mut sq = qp.sq.lock();
+    if let Path::Udp(flow) = &sq.path {
+        let flow = flow.clone();
+        drop(sq);
+        return flow.on_timer(qp, now);
+    }
     if sq.wait_until != 0 && sq.wait_until <= now {
         sq.wait_until = 0;
         pump(qp, &mut sq);

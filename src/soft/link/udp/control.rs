@@ -47,7 +47,8 @@ pub(super) fn connected_mtu(socket: &UdpSocket, ipv6: bool) -> Result<u32, Errno
 }
 
 #[cfg(test)]
-pub(super) fn local_port(socket: &Socket) -> u16 {
+pub(super) fn local_port(socket: impl std::os::fd::AsFd) -> u16 {
+    let socket = socket2::SockRef::from(&socket);
     socket.local_addr().ok().and_then(|a| a.as_socket()).map_or(0, |a| a.port())
 }
 

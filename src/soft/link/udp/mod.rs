@@ -3,14 +3,17 @@
 //! The socket is never connected and never fragments: only then is the IPv4 id 0, which the ICRC covers.
 pub mod batch;
 mod control;
+pub mod flow;
+pub mod port;
+mod sides;
 
 use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
-use crate::sys::{errno::Errno, log};
+use crate::sys::{errno::Errno, fork::ParentFd, log};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 pub use batch::{Received, RxBatch};
 
@@ -50,10 +53,10 @@ impl Path {
     }
 }
 
-/// The process's socket on the RoCEv2 port.
+/// The process's socket on the RoCEv2 port; a forked child has none.
 #[derive(Debug)]
 pub struct Endpoint {
-    socket: Socket,
+    socket: ParentFd,
     dual: bool,
 }
 
@@ -91,11 +94,15 @@ impl Endpoint {
         control::force_receive_buffer(&socket, SOCKET_BUFFER);
         let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
-        Ok(Self { socket, dual })
+        Ok(Self { socket: ParentFd::new(socket.into()), dual })
     }
 
     /// Readable when packets wait.
-    pub fn fd(&self) -> RawFd {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 

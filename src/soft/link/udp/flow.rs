@@ -1,0 +1,234 @@
+//! A connected QP whose peer is on another host: its packets, answers and timers.
+use super::sides::{Receives, Sends};
+use super::{Path, port};
+use crate::soft::ah::Address;
+use crate::soft::qp::Qp;
+use crate::soft::qp::attr::Attributes;
+use crate::soft::qp::requester::Requester as SendHalf;
+use crate::soft::qp::responder::Responder as ReceiveHalf;
+use crate::soft::transport::Settings;
+use crate::soft::transport::requester::{Patience, Requester};
+use crate::soft::transport::responder::Responder;
+use crate::soft::transport::unreliable::{Receiver, Sender};
+use crate::soft::types::{QpState, QpType};
+use crate::soft::wire::{Packet, Transport};
+use crate::sys::{clock, lock::Lock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Packets between two looks at the socket's buffer.
+const BURST: usize = 64;
+/// Packets of READ responses in a row, before others get their turn.
+const ANSWERS: usize = 1024;
+
+/// The UDP side of a connected QP, from RTR until RESET.
+#[derive(Debug)]
+pub struct Flow {
+    path: Path,
+    /// Taken while the send half's lock is held.
+    sending: Lock<Option<Sending>>,
+    /// Taken while the receive half's lock is held.
+    receiving: Lock<Receiving>,
+    connection: Connection,
+    /// The deadline that a timer of the node stands for; 0 for none.
+    alarm: AtomicU64,
+    /// Answers wait for their next turn.
+    unfinished: AtomicBool,
+}
+
+/// What both directions have in common.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    transport: Transport,
+    remote_qpn: crate::soft::types::Qpn,
+    mtu: u32,
+}
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one of each flow, and reliable ones are the rule")]
+enum Sending {
+    Reliable(Requester),
+    Unreliable(Sender),
+}
+
+#[derive(Debug)]
+enum Receiving {
+    Reliable(Responder),
+    Unreliable(Receiver),
+}
+
+impl Flow {
+    /// The flow of a QP that moves to RTR with these attributes.
+    pub(super) fn new(qp: &Qp, address: &Address, attributes: &Attributes) -> Self {
+        let transport = match qp.kind {
+            QpType::Uc => Transport::Uc,
+            QpType::XrcSend | QpType::XrcRecv => Transport::Xrc,
+            QpType::Rc | QpType::Ud => Transport::Rc,
+        };
+        let connection =
+            Connection { transport, remote_qpn: attributes.dest_qpn, mtu: attributes.path_mtu.bytes() };
+        let from = connection.settings(attributes.rq_psn);
+        let receiving = if transport == Transport::Uc {
+            Receiving::Unreliable(Receiver::new(from))
+        } else {
+            let (reads, timer) = (attributes.max_dest_rd_atomic, attributes.min_rnr_timer);
+            Receiving::Reliable(Responder::new(from, reads, timer))
+        };
+        Self {
+            path: path_of(address),
+            sending: Lock::new(None),
+            receiving: Lock::new(receiving),
+            connection,
+            alarm: AtomicU64::new(0),
+            unfinished: AtomicBool::new(false),
+        }
+    }
+
+    /// Where its packets go.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sends what is ready. The caller holds the send half's lock.
+    pub fn pump(&self, qp: &Qp, sq: &mut SendHalf) {
+        let now = clock::now_ns();
+        let mut sending = self.sending.lock();
+        if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        let sending = sending.get_or_insert_with(|| self.connection.sending(sq));
+        port::with_outbox(|out| {
+            loop {
+                let mut side = Sends { qp, sq };
+                let more = match sending {
+                    Sending::Reliable(r) => r.transmit(now, &mut side, out, BURST),
+                    Sending::Unreliable(s) => {
+                        s.resume(side.sq.queue.next);
+                        s.transmit(&mut side, out, BURST)
+                    }
+                };
+                qp.node.udp.send(&self.path, out);
+                if !more {
+                    break;
+                }
+            }
+        });
+        if let Sending::Reliable(r) = sending {
+            self.set_alarm(qp, r.deadline());
+        }
+    }
+
+    /// Takes a packet that came from the peer for `qp`. Called with no lock held; `answer` follows once the batch is
+    /// through.
+    pub(super) fn receive(&self, qp: &Qp, packet: &Packet, payload: &[u8]) {
+        let opcode = packet.bth.opcode;
+        if opcode.transport != self.connection.transport {
+            return;
+        }
+        if opcode.operation.is_response() {
+            let mut sq = qp.sq.lock();
+            if matches!(qp.state(), QpState::Rts | QpState::Sqd)
+                && let Some(Sending::Reliable(r)) = &mut *self.sending.lock()
+            {
+                r.receive(clock::now_ns(), packet, payload, &mut Sends { qp, sq: &mut sq });
+            }
+            return;
+        }
+        let mut rq = qp.rq.lock();
+        if !rq.listens(qp) {
+            return;
+        }
+        match &mut *self.receiving.lock() {
+            Receiving::Reliable(r) => {
+                r.set_rnr_timer(rq.min_rnr_timer);
+                r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
+            }
+            Receiving::Unreliable(r) => r.receive(packet, payload, &mut Receives { qp, rq: &mut rq }),
+        }
+    }
+
+    /// Sends what received packets have made possible: answers, and further requests. Called with no lock held.
+    pub(super) fn answer(&self, qp: &Qp) {
+        self.reply(qp, &mut qp.rq.lock());
+        let mut sq = qp.sq.lock();
+        self.pump(qp, &mut sq);
+    }
+
+    /// A deadline has come. Called with no lock held.
+    pub fn on_timer(&self, qp: &Qp, now: u64) {
+        self.alarm.store(0, Ordering::Relaxed);
+        if self.unfinished.load(Ordering::Relaxed) {
+            self.reply(qp, &mut qp.rq.lock());
+        }
+        let mut sq = qp.sq.lock();
+        if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        if let Some(Sending::Reliable(r)) = &mut *self.sending.lock()
+            && r.deadline().is_some_and(|at| at <= now)
+        {
+            r.timeout(now, &mut Sends { qp, sq: &mut sq });
+        }
+        self.pump(qp, &mut sq);
+    }
+
+    fn reply(&self, qp: &Qp, rq: &mut ReceiveHalf) {
+        let mut receiving = self.receiving.lock();
+        let Receiving::Reliable(r) = &mut *receiving else { return };
+        if !r.has_replies() {
+            return;
+        }
+        let mut more = true;
+        port::with_outbox(|out| {
+            for _ in 0..ANSWERS / BURST {
+                more = r.transmit(&mut Receives { qp, rq }, out, BURST);
+                qp.node.udp.send(&self.path, out);
+                if !more {
+                    break;
+                }
+            }
+        });
+        self.unfinished.store(more, Ordering::Relaxed);
+        if more {
+            self.set_alarm(qp, Some(clock::now_ns()));
+        }
+    }
+
+    /// Makes sure that a timer comes at `deadline` or before; an early one finds nothing to do and sets the next.
+    fn set_alarm(&self, qp: &Qp, deadline: Option<u64>) {
+        let Some(at) = deadline else { return };
+        let set = self.alarm.load(Ordering::Relaxed);
+        if set == 0 || at < set {
+            self.alarm.store(at, Ordering::Relaxed);
+            qp.node.timers.arm(qp, at);
+        }
+    }
+}
+
+impl Connection {
+    fn settings(&self, psn: crate::soft::types::Psn) -> Settings {
+        Settings { transport: self.transport, remote_qpn: self.remote_qpn, psn, mtu: self.mtu }
+    }
+
+    fn sending(&self, sq: &SendHalf) -> Sending {
+        let (to, first) = (self.settings(sq.psn), sq.queue.next);
+        if self.transport == Transport::Uc {
+            return Sending::Unreliable(Sender::new(to, first));
+        }
+        let patience = Patience {
+            timeout: sq.retry.timeout,
+            retry_cnt: sq.retry.retry_cnt,
+            rnr_retry: sq.retry.rnr_retry,
+            max_rd_atomic: sq.max_rd_atomic,
+        };
+        Sending::Reliable(Requester::new(to, patience, first))
+    }
+}
+
+/// The way to an address.
+pub(super) fn path_of(address: &Address) -> Path {
+    Path {
+        traffic_class: address.traffic_class,
+        hop_limit: address.hop_limit,
+        ..Path::new(address.sgid.ip(), address.dgid.ip())
+    }
+}

@@ -1,0 +1,142 @@
+//! The message rules of a QP as the transport sees them.
+use crate::soft::mem::run::{Run, RunMut};
+use crate::soft::qp::requester::Requester;
+use crate::soft::qp::responder::{Ending, Request, Responder};
+use crate::soft::qp::{Nak, Qp};
+use crate::soft::transport::{Arrival, End, Op, ReceiveSide, Refusal, SendSide};
+use crate::soft::types::{EventType, Key, QpState, SendFlags, WcStatus};
+
+/// The send half of a QP, whose lock is held.
+pub(super) struct Sends<'a> {
+    pub qp: &'a Qp,
+    pub sq: &'a mut Requester,
+}
+
+impl SendSide for Sends<'_> {
+    fn op(&self, n: u64) -> Option<Result<Op, WcStatus>> {
+        if n < self.sq.queue.tail || n >= self.sq.queue.head || self.qp.state() != QpState::Rts {
+            return None;
+        }
+        if let Err(status) = self.sq.check(self.qp, n) {
+            return Some(Err(status));
+        }
+        let wqe = self.sq.queue.wqe(n);
+        Some(Ok(Op {
+            opcode: wqe.opcode,
+            length: wqe.length,
+            remote_addr: wqe.remote_addr,
+            rkey: wqe.rkey,
+            imm: wqe.imm,
+            compare_add: wqe.compare_add,
+            swap: wqe.swap,
+            srqn: wqe.srqn,
+            solicited: wqe.flags.contains(SendFlags::SOLICITED),
+            fence: wqe.flags.contains(SendFlags::FENCE),
+        }))
+    }
+
+    fn begun(&mut self, n: u64) {
+        if self.sq.queue.next == n {
+            self.sq.begun(n);
+        }
+    }
+
+    fn gather(&mut self, n: u64, offset: u32, to: &mut [u8]) -> Result<(), WcStatus> {
+        self.sq.gather(self.qp, n, offset, RunMut::of(to))
+    }
+
+    fn scatter(&mut self, n: u64, offset: u32, bytes: &[u8]) -> Result<(), WcStatus> {
+        self.sq.scatter(self.qp, n, offset, Run::of(bytes))
+    }
+
+    fn complete(&mut self, n: u64) {
+        // A full CQ may have flushed it already.
+        if self.sq.queue.tail == n {
+            self.sq.complete_oldest_with(self.qp, WcStatus::Success);
+        }
+    }
+
+    fn fail(&mut self, n: u64, status: WcStatus) {
+        if self.sq.queue.tail == n {
+            self.sq.doom(self.qp, n, status);
+        }
+    }
+}
+
+/// The receive half of a QP, whose lock is held.
+pub(super) struct Receives<'a> {
+    pub qp: &'a Qp,
+    pub rq: &'a mut Responder,
+}
+
+impl Receives<'_> {
+    fn request(&self, a: &Arrival) -> Request {
+        Request {
+            op: a.opcode,
+            total: a.total,
+            remote_addr: a.remote_addr,
+            rkey: a.rkey,
+            compare_add: a.compare_add,
+            swap: a.swap,
+            srqn: a.srqn,
+            src_qpn: self.rq.peer,
+        }
+    }
+}
+
+impl ReceiveSide for Receives<'_> {
+    fn begin(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        Ok(self.rq.begin(self.qp, self.request(arrival))?)
+    }
+
+    fn place(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        Ok(self.rq.place(self.qp, Run::of(bytes))?)
+    }
+
+    fn finish(&mut self, end: End) -> Result<(), Refusal> {
+        let ending = Ending { imm: end.imm, solicited: end.solicited, sl: 0 };
+        Ok(self.rq.finish(self.qp, ending)?)
+    }
+
+    fn abandon(&mut self) {
+        self.rq.abandon();
+    }
+
+    fn check_read(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        let request = self.request(arrival);
+        Ok(self.rq.check_read(self.qp, &request)?)
+    }
+
+    fn read(&mut self, rkey: Key, va: u64, to: &mut [u8]) -> Result<(), Refusal> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let len = to.len() as u32;
+        let mut to = RunMut::of(to);
+        let copied = self.rq.read_span(self.qp, rkey, va, len, |run| to.fill(run))?;
+        copied.map_err(|_| {
+            self.qp.fail_from_responder(self.rq, Some(EventType::QpAccessErr));
+            Refusal::Access
+        })
+    }
+
+    fn atomic(&mut self, arrival: &Arrival) -> Result<u64, Refusal> {
+        let request = self.request(arrival);
+        Ok(self.rq.atomic(self.qp, &request)?)
+    }
+
+    fn violated(&mut self) {
+        self.qp.fail_from_responder(self.rq, Some(EventType::QpReqErr));
+    }
+}
+
+impl From<Nak> for Refusal {
+    fn from(nak: Nak) -> Self {
+        match nak {
+            Nak::Rnr => Refusal::NotReady,
+            Nak::InvalidRequest => Refusal::Invalid,
+            Nak::RemoteAccess => Refusal::Access,
+            Nak::RemoteOp => Refusal::Operational,
+        }
+    }
+}
