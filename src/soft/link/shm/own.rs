@@ -22,7 +22,7 @@ pub struct Own {
     presence_fd: OwnedFd,
     publication: Mapping,
     publication_fd: OwnedFd,
-    slots: Lock<usize>,
+    slots: Lock<Vec<u16>>,
 }
 
 impl Own {
@@ -44,7 +44,7 @@ impl Own {
         if !crate::sys::is_setuid() && std::env::var_os("ANYVERBS_PTRACER").is_none_or(|v| v != "0") {
             process_vm::allow_same_user();
         }
-        let own = Self { nonce, presence, presence_fd, publication, publication_fd, slots: Lock::new(0) };
+        let own = Self { nonce, presence, presence_fd, publication, publication_fd, slots: Lock::default() };
         own.set_asleep(true);
         Ok(own)
     }
@@ -82,10 +82,10 @@ impl Own {
 
     /// Makes a claimed slot known. ENOSPC when the process holds [`MAX_SLOTS`] already.
     pub fn add_slot(&self, slot: u16) -> Result<(), Errno> {
-        let mut count = self.slots.lock();
-        let place = self.presence().slots.get(*count).ok_or(Errno::ENOSPC)?;
+        let mut slots = self.slots.lock();
+        let place = self.presence().slots.get(slots.len()).ok_or(Errno::ENOSPC)?;
         place.store(u32::from(slot), Ordering::Release);
-        *count += 1;
+        slots.push(slot);
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Own {
     }
 
     fn qp(&self, qpn: Qpn) -> Option<&QpEntry> {
-        let ordinal = self.presence().ordinal_of(qpn.slot())?;
+        let ordinal = self.slots.lock().iter().position(|&s| s == qpn.slot())?;
         layout::qp(&self.publication, ordinal, qpn.index())
     }
 }

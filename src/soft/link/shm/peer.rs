@@ -173,7 +173,7 @@ impl Peer {
         owns
     }
 
-    /// Whether the next message has arrived. No lock, no fence.
+    /// Whether it is worth while to look into `rx`. No lock, no fence.
     #[inline]
     pub fn rx_ready(&self) -> bool {
         // SAFETY: `rx` keeps its ring mapped as long as this peer lives.

@@ -242,6 +242,39 @@ fn a_killed_process_that_has_forked_hangs_up_too() {
 }
 
 #[test]
+fn a_peer_of_another_user_gets_messages_but_no_publication() {
+    // SAFETY: geteuid only asks.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("skipped: becoming another user needs root");
+        return;
+    }
+    let (own, slot) = (Own::create().unwrap(), Slot::claim().unwrap());
+    let number = slot.number();
+    let pid = in_child(|| {
+        // SAFETY: only the child changes.
+        assert_eq!(unsafe { libc::setuid(65534) }, 0);
+        let own = Own::create().unwrap();
+        let held = Slot::claim().unwrap();
+        let peer = Peer::connect(&own, number).unwrap();
+        send(&peer, u32::from(held.number()));
+        assert!(hear(&peer).unwrap().came_up && !peer.remote().unwrap().is_published());
+        assert!(!peer.may_copy(Way::Write) && !peer.is_same_user());
+        wait_to_be_killed();
+    });
+    let peer = accept(&own, &slot);
+    assert!(!peer.is_same_user() && !peer.remote().unwrap().is_published() && !peer.may_copy(Way::Read));
+    let held = loop {
+        match take(&peer) {
+            Some(slot) => break slot as u16,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert!(peer.owns_slot(held) && peer.owns_slot(held) && !peer.owns_slot(number));
+    kill(pid);
+    assert_eq!(pidfd::wait_exit(pid), None);
+}
+
+#[test]
 fn a_forked_child_leaves_the_parents_connection_alone() {
     let p = up();
     let pid = in_child(|| drop((p.ab.clone(), p.ba.close())));

@@ -33,7 +33,7 @@ pub struct Watch(AtomicPtr<AtomicU64>);
 static NOTHING: AtomicU64 = AtomicU64::new(0);
 
 impl Watch {
-    /// Whether there is something to look at. Two loads, one of them of the line that the producer will write.
+    /// Whether there is something to look at (which may turn out to be no message yet). Two loads, one of them of the line that the producer will write.
     ///
     /// # Safety
     /// The ring of the consumer it belongs to must still be mapped.

@@ -226,6 +226,41 @@ fn garbage_never_leads_outside_the_ring() {
 }
 
 #[test]
+fn a_producer_that_rewrites_entries_under_our_eyes_gets_nowhere() {
+    let mut rng = Rng::seeded();
+    let (p, mut c, ring) = ends(64 * 1024);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (stop, mut rng, p) = (&stop, Rng(rng.next() | 1), &p);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                for line in 0..8 {
+                    let first = first_word(line + 1, rng.below(3) as u8, rng.next() as u8, 0);
+                    p.ring.word(line, 0).store(first, Ordering::Relaxed);
+                    p.ring.word(line, 1).store(rng.next() >> rng.below(60), Ordering::Relaxed);
+                }
+            }
+        });
+        let base = ring.map.base() as usize;
+        for _ in 0..100_000 {
+            if let Ok(Some(entry)) = c.peek() {
+                let first = entry.payload.as_ptr() as usize;
+                assert!(
+                    entry.len <= MAX_PAYLOAD
+                        && first >= base + DATA
+                        && first + entry.len <= base + ring.map.len()
+                );
+                c.release();
+            }
+            if c.pos >= 8 {
+                (c.pos, c.stamp) = (0, 1);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn a_consumer_that_counts_wrongly_is_found_out() {
     for nonsense in [2, u64::MAX, 1 << 40] {
         let (mut p, _, other) = ends(64 * 1024);
