@@ -35,7 +35,10 @@ pub struct Tally {
 impl Ctx<'_> {
     /// Records one check.
     pub fn check(&mut self, name: impl Display, result: Result<(), String>) {
-        self.tally.check(self.step, name, result);
+        // A step past its limit has failed as a whole; what it could not start any more is not worth a line each.
+        if !run::stopped() {
+            self.tally.check(self.step, name, result);
+        }
     }
     /// Records that something cannot run as this user.
     pub fn skip(&mut self, name: impl Display, why: &str) {

@@ -82,6 +82,7 @@ pub fn spawn(mut cmd: Command) -> Result<Child, String> {
         return Err(format!("`{line}` not started: the step ran past its limit"));
     }
     cmd.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    unblock_signals(&mut cmd);
     let mut inner = cmd.spawn().map_err(|e| format!("`{line}`: {e}"))?;
     groups().insert(inner.id() as i32);
     let out = Capture::of(inner.stdout.take());
@@ -98,6 +99,7 @@ pub fn run(cmd: Command, limit: Duration) -> Result<Outcome, String> {
 /// Runs `cmd` with our own output, for builds; `Err` unless it exits with 0.
 pub fn inherit(mut cmd: Command) -> Result<(), String> {
     let line = describe(&cmd);
+    unblock_signals(&mut cmd);
     let status = cmd.stdin(Stdio::null()).status().map_err(|e| format!("`{line}`: {e}"))?;
     if status.success() { Ok(()) } else { Err(format!("`{line}`: {status}")) }
 }
@@ -161,6 +163,11 @@ pub fn kill_all() {
     for &group in groups().iter() {
         signal(-group, libc::SIGKILL);
     }
+}
+
+/// Whether [`kill_all`] was called and [`allow`] not yet.
+pub fn stopped() -> bool {
+    STOPPED.load(Ordering::SeqCst)
 }
 
 /// Lets children start again.
@@ -302,6 +309,21 @@ impl Capture {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.change.wait_timeout_while(state, limit, |s| !s.1));
     }
+}
+
+/// We block SIGINT and SIGTERM to wait for them; a child must not inherit that.
+fn unblock_signals(cmd: &mut Command) {
+    let empty = || {
+        // SAFETY: sigset_t is plain data that sigemptyset fills; both calls are async-signal-safe.
+        unsafe {
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&mut set);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes async-signal-safe calls only.
+    unsafe { cmd.pre_exec(empty) };
 }
 
 fn describe(cmd: &Command) -> String {
