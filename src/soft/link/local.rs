@@ -110,8 +110,29 @@ fn read(
     if length == 0 {
         return Ok(());
     }
-    rq.read_span(peer, request.rkey, request.remote_addr, length, |run| sq.scatter(qp, at, 0, run))?
-        .map_err(Trouble::Here)
+    let copied = rq.read_span(peer, request.rkey, request.remote_addr, length, |run| {
+        sq.scatter(qp, at, 0, run).map_err(|status| (status, is_readable(run)))
+    })?;
+    match copied {
+        Ok(()) => Ok(()),
+        Err((status, true)) => Err(Trouble::Here(status)),
+        // The region is registered, but its memory is gone: the responder's fault.
+        Err((_, false)) => Ok(rq.refuse_unreadable(peer)?),
+    }
+}
+
+#[cold]
+fn is_readable(run: Run<'_>) -> bool {
+    let mut bytes = [0u8; 4096];
+    let mut rest = run;
+    while !rest.is_empty() {
+        let (now, later) = rest.split(bytes.len());
+        if RunMut::of(&mut bytes).fill(now).is_err() {
+            return false;
+        }
+        rest = later;
+    }
+    true
 }
 
 /// Sends a datagram to a QP of this process; a receiver that does not want it makes no difference.

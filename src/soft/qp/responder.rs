@@ -277,6 +277,11 @@ impl Responder {
         self.refuse(qp, Nak::InvalidRequest)
     }
 
+    /// Refuses a READ of memory that is registered but not there.
+    pub fn refuse_unreadable<T>(&mut self, qp: &Qp) -> Result<T, Nak> {
+        self.refuse(qp, Nak::RemoteAccess)
+    }
+
     /// May the requester read here? Nothing is copied yet.
     pub fn check_read(&mut self, qp: &Qp, request: &Request) -> Result<(), Nak> {
         if !self.established {
