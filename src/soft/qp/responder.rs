@@ -252,12 +252,13 @@ impl Responder {
         let opcode = if write { WcOpcode::RecvWithImm } else { WcOpcode::Recv };
         let mut cqe = Cqe::new(self.taken.wr_id, qp.num, opcode, WcStatus::Success);
         cqe.byte_len = placed as u32;
+        // Only UD promises it; ibv_xsrq_pingpong tells its clients apart by it.
+        cqe.src_qp = request.src_qpn.0;
         if let Some(imm) = ending.imm {
             cqe.imm = imm;
             cqe.wc_flags |= WC_WITH_IMM;
         }
         if qp.kind == QpType::Ud {
-            cqe.src_qp = request.src_qpn.0;
             cqe.wc_flags |= WC_GRH;
             cqe.sl = ending.sl;
         }
@@ -404,7 +405,14 @@ impl Responder {
         }
         match qp.node.srq(request.srqn) {
             Some(srq) if srq.xrc.as_ref().map(|x| x.domain) == qp.xrc_domain => Ok(Some(srq)),
-            _ => Err(Nak::InvalidRequest),
+            found => {
+                let why = if found.is_some() { "belongs to another XRC domain" } else { "does not exist" };
+                crate::sys::log::explain(format_args!(
+                    "qp {:?}: {:?} from {:?} names SRQ 0x{:06x}, which {why}",
+                    qp.num, request.op, request.src_qpn, request.srqn
+                ));
+                Err(Nak::InvalidRequest)
+            }
         }
     }
 
