@@ -154,8 +154,11 @@ impl Peer {
     }
 
     /// Whether `slot` is this process's: we connected to it there, or, being of our user, it says so, or the kernel names
-    /// the same process for that slot's listener. Asks the kernel once; not for the fast path.
+    /// the same process for that slot's listener. Never of a dead one. Asks the kernel once; not for the fast path.
     pub fn owns_slot(&self, slot: u16) -> bool {
+        if self.state() == State::Dead {
+            return false;
+        }
         if self.slot == Some(slot) {
             return true;
         }

@@ -212,7 +212,7 @@ impl Wires {
         let mut did = false;
         for wire in list.iter() {
             did |= receive::receive(node, wire);
-            did |= wire.unblock();
+            did |= wire.unblock(node);
         }
         did
     }
@@ -249,7 +249,7 @@ impl Wires {
             }
         }
         while receive::receive(node, wire) {}
-        wire.unblock();
+        wire.unblock(node);
         if heard.hung_up || wire.peer.has_exited() {
             receive::drain(node, wire);
             self.part(node, wire);
@@ -263,6 +263,7 @@ impl Wires {
             node.engine.remove(pidfd);
         }
         // Whoever claims the slot next is another process.
+        wire.peer.close();
         self.by_slot.write().unwrap_or_else(|e| e.into_inner()).retain(|_, w| !Arc::ptr_eq(w, wire));
         node.timers.arm_wire(wire, clock::now_ns() + GRACE_NS);
     }
@@ -349,8 +350,20 @@ impl Wire {
     }
 
     /// Lets go on who waits for room; true if somebody could. Called with no lock held.
-    fn unblock(&self) -> bool {
-        if !self.is_blocked.load(Ordering::Relaxed) || !self.has_room() {
+    fn unblock(self: &Arc<Self>, node: &'static Node) -> bool {
+        if !self.is_blocked.load(Ordering::Relaxed) {
+            return false;
+        }
+        let (has_room, corrupt) =
+            self.peer.tx.try_lock().map_or((false, false), |mut tx| (tx.free_space() > 512, tx.is_corrupt()));
+        if corrupt {
+            explain(format_args!(
+                "shm: process {} counts messages that were never sent; its connection is dropped",
+                self.peer.cred().pid
+            ));
+            self.lost(node);
+        }
+        if corrupt || !has_room {
             return false;
         }
         self.is_blocked.store(false, Ordering::Release);
@@ -372,10 +385,6 @@ impl Wire {
             super::pump(&qp, &mut qp.sq.lock());
         }
         !blocked.is_empty()
-    }
-
-    fn has_room(&self) -> bool {
-        self.peer.tx.try_lock().is_some_and(|mut tx| tx.free_space() > 512)
     }
 
     /// The peer is gone: its RC and XRC QPs here fail, everything else notices nothing.
