@@ -1,5 +1,6 @@
 //! Two ends joined by a network that loses, repeats, reorders and damages packets, in virtual time from a seed.
 mod faults;
+mod hostile;
 mod rules;
 
 use super::requester::{Patience, Requester};
@@ -143,6 +144,10 @@ impl ReceiveSide for Receives {
         let at = arrival.remote_addr as usize + data.len();
         data.extend_from_slice(bytes);
         if matches!(arrival.opcode, WrOpcode::Write | WrOpcode::WriteImm) {
+            if arrival.total.is_some_and(|total| data.len() > total as usize) {
+                (self.failed, self.current) = (true, None);
+                return Err(Refusal::Invalid);
+            }
             self.memory[at..at + bytes.len()].copy_from_slice(bytes);
         }
         Ok(())
