@@ -36,9 +36,8 @@ pub(super) struct Timing {
 impl Timing {
     /// Timers for a local ACK timeout of 4.096 us * 2^code; code 0 is for ever.
     pub(super) fn new(code: u8) -> Self {
-        let timeout = (code & 0x1f != 0).then(|| (4096 << (code & 0x1f)).max(SHORTEST_TIMEOUT));
         Self {
-            timeout,
+            timeout: nanos(code),
             timeout_at: None,
             probe_at: None,
             rnr_until: None,
@@ -46,6 +45,11 @@ impl Timing {
             smoothed: None,
             sample: None,
         }
+    }
+
+    /// Changes the local ACK timeout, from the next wait on.
+    pub(super) fn set_timeout(&mut self, code: u8) {
+        self.timeout = nanos(code);
     }
 
     /// The next time at which something runs out.
@@ -133,6 +137,10 @@ impl Timing {
     pub(super) fn forget_sample(&mut self) {
         self.sample = None;
     }
+}
+
+fn nanos(code: u8) -> Option<u64> {
+    (code & 0x1f != 0).then(|| (4096 << (code & 0x1f)).max(SHORTEST_TIMEOUT))
 }
 
 #[cfg(test)]

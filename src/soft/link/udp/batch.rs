@@ -33,11 +33,23 @@ struct Slot {
     hop_limit: u8,
 }
 
+/// What recvmmsg reads and writes beside the packets; its pointers stay within the box and into the slots.
+struct Arrays {
+    messages: [libc::mmsghdr; RX_BATCH],
+    names: [libc::sockaddr_in6; RX_BATCH],
+    controls: [Control; RX_BATCH],
+    iovecs: [libc::iovec; RX_BATCH],
+}
+
 /// Buffers for one receive call.
 pub struct RxBatch {
     bytes: Box<[u8]>,
+    arrays: Box<Arrays>,
     slots: Vec<Option<Slot>>,
 }
+
+// SAFETY: the raw pointers lead into boxes that the value owns.
+unsafe impl Send for RxBatch {}
 
 impl std::fmt::Debug for RxBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -54,7 +66,20 @@ impl Default for RxBatch {
 impl RxBatch {
     /// Empty buffers.
     pub fn new() -> Self {
-        Self { bytes: vec![0; SLOT * RX_BATCH].into_boxed_slice(), slots: Vec::with_capacity(RX_BATCH) }
+        let mut bytes = vec![0; SLOT * RX_BATCH].into_boxed_slice();
+        // SAFETY: zero is a valid value of these plain C structs.
+        let mut arrays: Box<Arrays> = unsafe { Box::new(std::mem::zeroed()) };
+        for (i, slot) in bytes.chunks_exact_mut(SLOT).enumerate() {
+            let Arrays { messages, names, controls, iovecs } = &mut *arrays;
+            iovecs[i] = control::iovec(slot);
+            let header = &mut messages[i].msg_hdr;
+            header.msg_iov = &raw mut iovecs[i];
+            header.msg_iovlen = 1;
+            header.msg_name = (&raw mut names[i]).cast();
+            header.msg_control = (&raw mut controls[i]).cast();
+            rearm(header);
+        }
+        Self { bytes, arrays, slots: Vec::with_capacity(RX_BATCH) }
     }
 
     /// Packet `i` of the last receive; `None` when it was none of ours (too long, no destination known).
@@ -70,22 +95,8 @@ impl RxBatch {
 
     pub(super) fn receive(&mut self, fd: RawFd) -> usize {
         self.slots.clear();
-        // SAFETY: zero is a valid value of these plain C structs.
-        let (mut messages, mut names): ([libc::mmsghdr; RX_BATCH], [libc::sockaddr_in6; RX_BATCH]) =
-            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        let mut controls = [Control([0; ROOM]); RX_BATCH];
-        let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RX_BATCH];
-        for (i, slot) in self.bytes.chunks_exact_mut(SLOT).enumerate() {
-            iovecs[i] = control::iovec(slot);
-            let header = &mut messages[i].msg_hdr;
-            header.msg_iov = &raw mut iovecs[i];
-            header.msg_iovlen = 1;
-            header.msg_name = (&raw mut names[i]).cast();
-            header.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
-            header.msg_control = (&raw mut controls[i]).cast();
-            header.msg_controllen = ROOM as _;
-        }
-        // SAFETY: every header points to a name, a control buffer and a slot that live beyond the call.
+        let Arrays { messages, names, .. } = &mut *self.arrays;
+        // SAFETY: every header points to a name, a control buffer and a slot in boxes that `self` owns.
         let got = unsafe {
             libc::recvmmsg(
                 fd,
@@ -109,9 +120,16 @@ impl RxBatch {
                 _ => None,
             };
             self.slots.push(slot);
+            rearm(&mut messages[i].msg_hdr);
         }
         self.slots.len()
     }
+}
+
+/// Makes a header ready for the next packet.
+fn rearm(header: &mut libc::msghdr) {
+    header.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
+    header.msg_controllen = ROOM as _;
 }
 
 /// Seals the datagrams of `out` and gives them to the kernel. What it does not take is lost, as on a wire.
@@ -125,12 +143,28 @@ pub(super) fn send(fd: RawFd, dual: bool, ip: &IpUdp, path: &Path, out: &mut Out
 
 /// Gives datagrams from `first` on to the kernel; how many are done with, at least one.
 fn send_some(fd: RawFd, dual: bool, ip: &IpUdp, path: &Path, out: &mut Outbox, first: usize) -> usize {
-    let n = (out.len() - first).min(TX_BATCH);
+    // Most calls send one packet: the arrays are then short.
+    if out.len() - first < 4 {
+        send_up_to::<4>(fd, dual, ip, path, out, first)
+    } else {
+        send_up_to::<TX_BATCH>(fd, dual, ip, path, out, first)
+    }
+}
+
+fn send_up_to<const MOST: usize>(
+    fd: RawFd,
+    dual: bool,
+    ip: &IpUdp,
+    path: &Path,
+    out: &mut Outbox,
+    first: usize,
+) -> usize {
+    let n = (out.len() - first).min(MOST);
     // SAFETY: zero is a valid value of these plain C structs.
-    let (mut messages, mut name): ([libc::mmsghdr; TX_BATCH], libc::sockaddr_in6) =
+    let (mut messages, mut name): ([libc::mmsghdr; MOST], libc::sockaddr_in6) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     let mut controls = Control([0; ROOM]);
-    let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; TX_BATCH];
+    let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST];
     let name_len = control::address(path, ip.dst_port, dual, &mut name);
     let control_len = control::write(&mut controls, path);
     for i in 0..n {

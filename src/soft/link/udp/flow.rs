@@ -96,6 +96,9 @@ impl Flow {
             return;
         }
         let sending = sending.get_or_insert_with(|| self.connection.sending(sq));
+        if let Sending::Reliable(r) = sending {
+            r.set_patience(patience(sq));
+        }
         port::with_outbox(|out| {
             loop {
                 let mut side = Sends { qp, sq };
@@ -214,13 +217,16 @@ impl Connection {
         if self.transport == Transport::Uc {
             return Sending::Unreliable(Sender::new(to, first));
         }
-        let patience = Patience {
-            timeout: sq.retry.timeout,
-            retry_cnt: sq.retry.retry_cnt,
-            rnr_retry: sq.retry.rnr_retry,
-            max_rd_atomic: sq.max_rd_atomic,
-        };
-        Sending::Reliable(Requester::new(to, patience, first))
+        Sending::Reliable(Requester::new(to, patience(sq), first))
+    }
+}
+
+fn patience(sq: &SendHalf) -> Patience {
+    Patience {
+        timeout: sq.retry.timeout,
+        retry_cnt: sq.retry.retry_cnt,
+        rnr_retry: sq.retry.rnr_retry,
+        max_rd_atomic: sq.max_rd_atomic,
     }
 }
 

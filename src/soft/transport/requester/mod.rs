@@ -17,7 +17,7 @@ const ACK_EVERY: u32 = 16;
 const READ_CHUNK: u32 = 32;
 
 /// How persistent a requester is (the attributes of the move to RTS).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience {
     /// The local ACK timeout's code: 4.096 us * 2^code, 0 is for ever.
     pub timeout: u8,
@@ -98,6 +98,16 @@ impl Requester {
             lost_at: None,
             broken: None,
             dead: false,
+        }
+    }
+
+    /// Changes how persistent it is (`ibv_modify_qp` in RTS or SQD).
+    pub fn set_patience(&mut self, patience: Patience) {
+        if patience != self.patience {
+            self.timing.set_timeout(patience.timeout);
+            self.retries = self.retries.min(patience.retry_cnt);
+            self.rnr_retries = self.rnr_retries.min(patience.rnr_retry);
+            self.patience = patience;
         }
     }
 

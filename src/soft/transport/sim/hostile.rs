@@ -111,7 +111,7 @@ fn requester_survives_any_answer() {
 #[test]
 fn parser_survives_any_bytes() {
     let mut random = Random(1);
-    let mut bytes = vec![0u8; 80];
+    let mut bytes = [0u8; 80];
     for _ in 0..100_000 {
         let len = random.below(80) as usize;
         bytes.iter_mut().for_each(|b| *b = random.next() as u8);
