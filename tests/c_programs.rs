@@ -23,7 +23,7 @@ macro_rules! programs {
 }
 
 programs! {
-    access_errors, atomics, cq_ex, device_memory, events, inline_sge, overrun, posting, qp_states, query, rc_loopback, srq,
+    access_errors, atomics, big, cq_ex, device_memory, events, forks, inline_sge, overrun, posting, qp_states, query, rc_loopback, srq, threads,
     ud_grh, xrc,
 }
 
@@ -37,7 +37,7 @@ macro_rules! pairs {
     )*};
 }
 
-pairs! { rdma_read, rdma_write }
+pairs! { messages, rdma_read, rdma_write, remote_errors }
 
 #[test]
 fn every_expected_output_has_its_program() {
