@@ -42,7 +42,6 @@ pub struct Node {
     /// Counts removals from `qps`, so that a cached reference is known to be stale.
     pub qp_epoch: AtomicU32,
     srqs: RwLock<HashMap<u32, Arc<Srq>>>,
-    next_srqn: AtomicU32,
     deferred: Lock<Vec<Arc<Qp>>>,
     has_deferred: AtomicBool,
 }
@@ -93,7 +92,6 @@ impl Node {
             qps: RwLock::default(),
             qp_epoch: AtomicU32::new(0),
             srqs: RwLock::default(),
-            next_srqn: AtomicU32::new(crate::sys::random::u64() as u32 & 0xff_ffff),
             deferred: Lock::new(Vec::new()),
             has_deferred: AtomicBool::new(false),
         })
@@ -141,11 +139,6 @@ impl Node {
         self.srqs.read().unwrap_or_else(|e| e.into_inner()).get(&number).cloned()
     }
 
-    /// A number for a new XRC SRQ.
-    pub fn new_srqn(&self) -> u32 {
-        self.next_srqn.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
-    }
-
     /// Makes an XRC SRQ reachable.
     pub fn add_srq(&self, number: u32, srq: &Arc<Srq>) {
         self.srqs.write().unwrap_or_else(|e| e.into_inner()).insert(number, srq.clone());
@@ -154,6 +147,7 @@ impl Node {
     /// Ends that.
     pub fn remove_srq(&self, number: u32) {
         self.srqs.write().unwrap_or_else(|e| e.into_inner()).remove(&number);
+        self.wires.free_srqn(number);
     }
 
     /// A GID of the table; EINVAL beyond it, ENODATA for an empty slot.

@@ -10,6 +10,9 @@ use super::types::{EventType, Sge};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 
+/// Marks an XRC domain without a file, which is its process's alone.
+pub const PRIVATE_DOMAIN: u64 = 1 << 63;
+
 /// A shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
@@ -36,6 +39,13 @@ pub struct XrcSide {
     pub number: u32,
 }
 
+impl XrcSide {
+    /// The domain has a file: other processes may have it too.
+    pub fn is_shared(&self) -> bool {
+        self.domain & PRIVATE_DOMAIN == 0
+    }
+}
+
 #[derive(Debug)]
 struct State {
     queue: RecvQueue,
@@ -54,6 +64,11 @@ impl Srq {
             cookie: AtomicUsize::new(0),
             users: AtomicU32::new(0),
         }
+    }
+
+    /// Where its events go.
+    pub fn events(&self) -> &Arc<AsyncQueue> {
+        &self.events
     }
 
     /// Posts a receive request; errors as `RecvQueue::post`.

@@ -1,4 +1,5 @@
 //! Both QPs are in this process: a message is one copy, carried out on the sender's thread.
+use super::wires::foreign::{self, Turn};
 use crate::soft::ah::Ah;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::requester::Requester;
@@ -34,38 +35,53 @@ impl From<Nak> for Trouble {
 pub fn pump(qp: &Qp, sq: &mut Requester, to: Qpn) {
     let peer = qp.node.qp(to);
     while let Some(at) = sq.ready(qp) {
-        let outcome = match &peer {
-            Some(peer) => carry(qp, sq, at, peer),
-            None => Err(Trouble::Nobody),
-        };
-        match outcome {
-            Ok(()) => {
-                sq.number(at, 1);
-                sq.begun(at);
-                sq.refill_retries();
-                sq.complete_oldest_with(qp, WcStatus::Success);
+        if qp.kind == QpType::XrcSend {
+            match foreign::send(qp, sq, at, None, to) {
+                Turn::Home => {}
+                Turn::Done => continue,
+                Turn::Waits => return,
             }
-            Err(Trouble::Here(status)) => return sq.doom(qp, at, status),
-            Err(_) if !qp.is_reliable() => {
-                sq.begun(at);
-                sq.complete_oldest_with(qp, WcStatus::Success);
+        }
+        if !deliver(qp, sq, at, peer.as_deref(), 1) {
+            return;
+        }
+    }
+}
+
+/// Carries request `at`, which takes so many PSNs, to `peer`, and completes it or has it wait; false: nothing goes on.
+pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u32) -> bool {
+    let outcome = match peer {
+        Some(peer) => carry(qp, sq, at, peer),
+        None => Err(Trouble::Nobody),
+    };
+    match outcome {
+        Ok(()) => {
+            sq.number(at, psns);
+            sq.begun(at);
+            sq.refill_retries();
+            sq.complete_oldest_with(qp, WcStatus::Success);
+            return true;
+        }
+        Err(Trouble::Here(status)) => sq.doom(qp, at, status),
+        Err(_) if !qp.is_reliable() => {
+            sq.begun(at);
+            sq.complete_oldest_with(qp, WcStatus::Success);
+            return true;
+        }
+        Err(Trouble::There(Nak::Rnr)) => {
+            let code = peer.map_or(0, |p| p.rq.lock().min_rnr_timer);
+            if sq.back_off_rnr(qp, at, clock::now_ns(), rnr_delay_ns(code)) {
+                qp.node.timers.arm(qp, sq.wait_until);
             }
-            Err(Trouble::There(Nak::Rnr)) => {
-                let code = peer.as_ref().map_or(0, |p| p.rq.lock().min_rnr_timer);
-                if sq.back_off_rnr(qp, at, clock::now_ns(), rnr_delay_ns(code)) {
-                    qp.node.timers.arm(qp, sq.wait_until);
-                }
-                return;
-            }
-            Err(Trouble::There(nak)) => return sq.doom(qp, at, nak.status()),
-            Err(Trouble::Nobody) => {
-                if sq.back_off(qp, at, clock::now_ns()) {
-                    qp.node.timers.arm(qp, sq.wait_until);
-                }
-                return;
+        }
+        Err(Trouble::There(nak)) => sq.doom(qp, at, nak.status()),
+        Err(Trouble::Nobody) => {
+            if sq.back_off(qp, at, clock::now_ns()) {
+                qp.node.timers.arm(qp, sq.wait_until);
             }
         }
     }
+    false
 }
 
 fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {

@@ -166,7 +166,11 @@ impl Qp {
 
     /// Raises an asynchronous event about this QP.
     pub fn raise(&self, event: EventType) {
-        self.events.push(event, self.cookie.load(Ordering::Relaxed));
+        let cookie = self.cookie.load(Ordering::Relaxed);
+        // The shadow of another process's QP is no object of the application.
+        if cookie != 0 {
+            self.events.push(event, cookie);
+        }
     }
 
     /// Moves the QP to ERR from the receive half, whose lock the caller holds and which flushes itself; the send half

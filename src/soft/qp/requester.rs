@@ -5,6 +5,7 @@ use super::Qp;
 use super::sendq::{SendQueue, Wqe};
 use crate::soft::cq::{Cq, Cqe};
 use crate::soft::link::Path;
+use crate::soft::link::wires::Wire;
 use crate::soft::mem::gather;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::types::{
@@ -22,6 +23,8 @@ pub struct Requester {
     sig_all: bool,
     /// How messages reach the peer; UD asks each request's address handle instead.
     pub path: Path,
+    /// XRC: the oldest request is on its way, or partly so, to an SRQ of this process instead; alone.
+    pub foreign: Option<Arc<Wire>>,
     /// The PSN of the next new message; messages on shm, packets on udp.
     pub psn: Psn,
     /// Requests before this one have their PSN, which a retry keeps.
@@ -69,6 +72,7 @@ impl Requester {
             cq,
             sig_all,
             path: Path::None,
+            foreign: None,
             psn: Psn::new(0),
             numbered: 0,
             max_rd_atomic: 0,
@@ -118,6 +122,7 @@ impl Requester {
         if at == self.queue.head
             || self.wait_until != 0
             || self.doomed.is_some()
+            || (self.foreign.is_some() && self.has_unacked())
             || qp.state() != QpState::Rts
         {
             return None;
@@ -167,6 +172,11 @@ impl Requester {
         self.queue.wqe(at).psn
     }
 
+    /// How many PSNs request `at` has, if it has been numbered.
+    pub fn psns_given(&self, at: u64) -> Option<u32> {
+        (at < self.numbered).then(|| self.queue.wqe(at).psns)
+    }
+
     /// UD: the Q_Key that request `at` carries; a high bit means the QP's own (IBA 10.2.5).
     pub fn qkey_of(&self, at: u64) -> u32 {
         let qkey = self.queue.wqe(at).qkey;
@@ -193,6 +203,7 @@ impl Requester {
             self.queue.wqe_mut(next).cursor = 0;
         }
         self.queue.next = self.queue.next.min(at);
+        self.foreign = None;
     }
 
     /// The responder has accepted everything up to and including `psn`. Answers still missing are not implied.
@@ -312,6 +323,7 @@ impl Requester {
         if open_answer {
             self.rd_atomic = self.rd_atomic.saturating_sub(1);
         }
+        self.foreign = None;
         self.queue.tail = at + 1;
         self.queue.next = self.queue.next.max(at + 1);
         if signaled || status != WcStatus::Success {
@@ -348,7 +360,7 @@ impl Requester {
     /// Forgets everything: the QP goes to RESET.
     pub fn reset(&mut self) {
         self.queue.clear();
-        self.path = Path::None;
+        (self.path, self.foreign) = (Path::None, None);
         (self.rd_atomic, self.wait_until, self.numbered) = (0, 0, 0);
         (self.doomed, self.tell_drained) = (None, false);
     }

@@ -71,6 +71,8 @@ pub struct Responder {
     taken: Taken,
     /// `taken` belongs to a message that was abandoned; the next one takes it.
     parked: bool,
+    /// XRC: the SRQ that `taken` came from.
+    parked_srq: Option<Arc<Srq>>,
     established: bool,
     last_wqe_told: bool,
     /// Answers that wait for room in a ring.
@@ -104,6 +106,7 @@ impl Responder {
             current: None,
             taken: Taken::default(),
             parked: false,
+            parked_srq: None,
             established: false,
             last_wqe_told: false,
             outbox: Outbox::default(),
@@ -267,10 +270,11 @@ impl Responder {
 
     /// Forgets the message that is arriving (UC lost a packet); a receive request that it took serves the next one.
     pub fn abandon(&mut self) {
-        if self.current.as_ref().is_some_and(|c| c.has_taken) {
-            self.parked = true;
+        if let Some(current) = self.current.take()
+            && current.has_taken
+        {
+            (self.parked, self.parked_srq) = (true, current.srq);
         }
-        self.current = None;
     }
 
     /// Refuses a request that is none.
@@ -359,11 +363,8 @@ impl Responder {
 
     /// Flushes every receive request: the QP is in ERR.
     pub fn flush(&mut self, qp: &Qp) {
-        let midway = self.current.take().is_some_and(|c| c.has_taken) || std::mem::take(&mut self.parked);
-        if midway {
-            let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, WcStatus::WrFlushErr);
-            self.push(cqe, true);
-        }
+        self.abandon();
+        self.flush_parked(qp);
         while let Some(wr_id) = self.queue.as_mut().and_then(RecvQueue::pop_wr_id) {
             self.push(Cqe::new(wr_id, qp.num, WcOpcode::Recv, WcStatus::WrFlushErr), true);
         }
@@ -383,7 +384,7 @@ impl Responder {
     /// Forgets everything: the QP goes to RESET.
     pub fn reset(&mut self) {
         self.current = None;
-        self.parked = false;
+        (self.parked, self.parked_srq) = (false, None);
         if let Some(queue) = &mut self.queue {
             queue.clear();
         }
@@ -426,6 +427,11 @@ impl Responder {
     }
 
     fn take_open(&mut self, qp: &Qp) -> Result<(), Nak> {
+        let Some(current) = &self.current else { return Err(Nak::InvalidRequest) };
+        if self.parked && self.parked_srq.as_ref().map(Arc::as_ptr) != current.srq.as_ref().map(Arc::as_ptr) {
+            self.flush_parked(qp);
+        }
+        self.parked_srq = None;
         let Some(current) = &mut self.current else { return Err(Nak::InvalidRequest) };
         let got = if std::mem::take(&mut self.parked) {
             true
@@ -452,10 +458,24 @@ impl Responder {
 
     /// The completion goes to the SRQ's own CQ with XRC, else to the QP's.
     fn push(&mut self, cqe: Cqe, solicited: bool) -> bool {
-        let xrc = self.current.as_ref().and_then(|c| c.srq.as_ref()).and_then(|s| s.xrc.as_ref());
+        let srq = self.current.as_ref().and_then(|c| c.srq.as_ref());
+        self.push_for(srq, cqe, solicited)
+    }
+
+    fn push_for(&self, srq: Option<&Arc<Srq>>, cqe: Cqe, solicited: bool) -> bool {
+        let xrc = srq.and_then(|s| s.xrc.as_ref());
         match xrc.map(|x| &x.cq).or(self.cq.as_ref()) {
             Some(cq) => cq.push(cqe, solicited).is_ok(),
             None => true,
+        }
+    }
+
+    /// The receive request of an abandoned message, which no other message can use.
+    fn flush_parked(&mut self, qp: &Qp) {
+        let srq = self.parked_srq.take();
+        if std::mem::take(&mut self.parked) {
+            let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, WcStatus::WrFlushErr);
+            self.push_for(srq.as_ref(), cqe, true);
         }
     }
 

@@ -9,6 +9,7 @@ use super::{AhObject, PdObject, XrcdObject, context, inherited, object};
 use crate::abi::*;
 use crate::soft::ah::Ah;
 use crate::soft::modify::{WantedAddress, resolve};
+use crate::soft::srq::PRIVATE_DOMAIN;
 use crate::soft::types::Gid;
 use crate::sys::errno::Errno;
 use crate::sys::log::explain;
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn open_xrcd(c: *mut ibv_context, attr: *mut ibv_xrcd_init
             explain(format_args!("ibv_open_xrcd fd=-1: a domain without a file needs O_CREAT"));
             return null(Errno::EINVAL);
         }
-        random::u64() | 1 << 63
+        random::u64() | PRIVATE_DOMAIN
     } else {
         // SAFETY: the descriptor is the application's; a bad one gives EBADF.
         match inode_of(unsafe { BorrowedFd::borrow_raw(a.fd) }) {
@@ -98,10 +99,12 @@ fn inode_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
         }
         stat.assume_init()
     };
-    // DefaultHasher::new has fixed keys: all processes agree.
+    // SAFETY: geteuid only asks.
+    let user = unsafe { libc::geteuid() };
+    // DefaultHasher::new has fixed keys: all processes agree. Users do not share domains.
     let mut hasher = DefaultHasher::new();
-    (stat.st_dev, stat.st_ino).hash(&mut hasher);
-    Ok(hasher.finish() & !(1 << 63))
+    (stat.st_dev, stat.st_ino, user).hash(&mut hasher);
+    Ok(hasher.finish() & !PRIVATE_DOMAIN)
 }
 
 pub unsafe extern "C" fn close_xrcd(c: *mut ibv_xrcd) -> c_int {

@@ -230,17 +230,16 @@ unsafe fn make_srq(
         let pd_object: &PdObject = object(pd);
         let context = context((*pd).context);
         attr.max_wr = attr.max_wr.max(1);
+        let number = match xrc.map(|_| context.node.wires.claim_srqn(context.node)).transpose() {
+            Ok(number) => number.unwrap_or(0),
+            Err(e) => return null(e),
+        };
         let side = xrc.map(|(xrcd, cq)| {
             let cq = &object::<_, CqObject>(cq).cq;
             cq.users.fetch_add(1, Ordering::AcqRel);
             object::<_, XrcdObject>(xrcd).users.fetch_add(1, Ordering::AcqRel);
-            XrcSide {
-                domain: object::<_, XrcdObject>(xrcd).domain,
-                cq: cq.clone(),
-                number: context.node.new_srqn(),
-            }
+            XrcSide { domain: object::<_, XrcdObject>(xrcd).domain, cq: cq.clone(), number }
         });
-        let number = side.as_ref().map_or(0, |s| s.number);
         let srq =
             Arc::new(Srq::new(attr.max_wr, attr.max_sge, pd_object.pd.id(), side, context.events.clone()));
         let mut whole = verbs_srq::zeroed();

@@ -21,6 +21,9 @@ pub const DATAGRAM: u8 = 8;
 /// The sender wants acknowledgements.
 pub const RELIABLE: u8 = 16;
 
+/// XRC: a message to an SRQ of this process over a QP of another, or the answer to one.
+pub const FOREIGN: u8 = 32;
+
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {

@@ -1,7 +1,9 @@
 //! The wires of a process: the slots it has claimed, and a wire to every process of this host that it talks to.
 //!
 //! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `message` says what ring entries mean.
+pub mod foreign;
 pub mod message;
+mod numbers;
 mod receive;
 mod send;
 
@@ -10,10 +12,11 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
+use numbers::Numbers;
 pub use send::{Answer, Outbox, pump, send_datagram};
 
 use super::Path;
-use super::shm::own::{MAX_SLOTS, MR_CAPACITY};
+use super::shm::own::MR_CAPACITY;
 use super::shm::ring::Header;
 use super::shm::{Own, Peer, QpView, Slot, What, direct};
 use crate::soft::engine;
@@ -25,15 +28,12 @@ use crate::sys::clock;
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
-use crate::sys::random;
 
 /// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
 const STRAYS: usize = 4096;
 /// How long after its peer's process has gone a QP fails: a program that ends when all is complete must not find its
 /// last completions among flushed receives.
 const GRACE_NS: u64 = 500_000_000;
-/// QPNs of a slot.
-const INDICES: u32 = 4096;
 
 /// A connection to another process.
 #[derive(Debug)]
@@ -59,6 +59,8 @@ struct Cache {
     ack: Option<(crate::soft::types::Psn, Qpn)>,
     /// Slots that are the peer's.
     proven: Vec<u16>,
+    /// Messages under way to SRQs of this process over XRC QPs of others.
+    shadows: foreign::Shadows,
 }
 
 /// The wires of a process.
@@ -66,7 +68,8 @@ struct Cache {
 pub struct Wires {
     own: Own,
     slots: RwLock<Vec<Claimed>>,
-    numbers: Lock<Numbers>,
+    qpns: Lock<Numbers>,
+    srqns: Lock<Numbers>,
     /// Replaced as a whole, so that readers keep what they have.
     list: RwLock<Arc<[Arc<Wire>]>>,
     by_slot: RwLock<HashMap<u16, Arc<Wire>>>,
@@ -81,21 +84,14 @@ struct Claimed {
     token: u64,
 }
 
-/// Which QPN comes next. A number is given again only when all slots that a process may have are used up.
-#[derive(Debug, Default)]
-struct Numbers {
-    first: u32,
-    given: u32,
-    freed: VecDeque<Qpn>,
-}
-
 impl Wires {
     /// No wires. Errors are those of memory files.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             own: Own::create()?,
             slots: RwLock::default(),
-            numbers: Lock::default(),
+            qpns: Lock::default(),
+            srqns: Lock::default(),
             list: RwLock::new(Arc::new([])),
             by_slot: RwLock::default(),
             by_token: RwLock::default(),
@@ -114,42 +110,6 @@ impl Wires {
         // SAFETY: the area is zero, aligned, lives as long as `own`, which the node keeps for good, and only the table
         // writes it.
         unsafe { MemTable::over(self.own.mr_area(), MR_CAPACITY as u32) }
-    }
-
-    /// A number for a new QP; claims a slot where needed. ENOMEM when all are in use.
-    pub fn claim_qpn(&self, node: &'static Node) -> Result<Qpn, Errno> {
-        self.started.get_or_init(|| engine::start(node));
-        let mut numbers = self.numbers.lock();
-        if numbers.given == INDICES || self.slots.read().unwrap_or_else(|e| e.into_inner()).is_empty() {
-            match self.claim_slot(node) {
-                Ok(()) => (numbers.first, numbers.given) = (random::u64() as u32 % INDICES, 0),
-                Err(e) => match numbers.freed.pop_front() {
-                    Some(qpn) => return Ok(qpn),
-                    None => {
-                        explain(format_args!("ibv_create_qp: no queue pair number is free ({e:?})"));
-                        return Err(Errno::ENOMEM);
-                    }
-                },
-            }
-        }
-        let index = (numbers.first + numbers.given) % INDICES;
-        numbers.given += 1;
-        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
-        let slot = slots.last().ok_or(Errno::ENOMEM)?.slot.number();
-        Ok(Qpn::new(slot, index as u16))
-    }
-
-    fn claim_slot(&self, node: &Node) -> Result<(), Errno> {
-        let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
-        if slots.len() >= MAX_SLOTS {
-            return Err(Errno::ENOSPC);
-        }
-        let slot = Slot::claim()?;
-        self.own.add_slot(slot.number())?;
-        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
-        node.engine.add(slot.as_fd(), token)?;
-        slots.push(Claimed { slot, token });
-        Ok(())
     }
 
     /// This process has claimed the slot.
@@ -296,11 +256,6 @@ impl Wires {
         }
     }
 
-    /// The number of a destroyed QP, for when there is no other left.
-    pub fn free_qpn(&self, num: Qpn) {
-        self.numbers.lock().freed.push_back(num);
-    }
-
     /// No peer accesses the region directly just now.
     pub fn key_is_idle(&self, key: Key) -> bool {
         let list = self.list();
@@ -398,9 +353,11 @@ impl Wire {
             node.engine.remove(pidfd);
         }
         self.peer.close();
+        self.cache.lock().shadows.flush();
         let quiet = std::env::var_os("ANYVERBS_PEER_DEATH").is_some_and(|v| v == "hardware");
         for qp in node.all_qps() {
             let mut sq = qp.sq.lock();
+            foreign::owner_lost(&qp, &mut sq, self);
             let Path::Shm(wire, to) = &sq.path else { continue };
             if !Arc::ptr_eq(wire, self) {
                 continue;

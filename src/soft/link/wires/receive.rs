@@ -3,10 +3,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::message::{
-    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
+    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
 use super::send::{Answer, answer};
-use super::{Cache, Wire};
+use super::{Cache, Wire, foreign};
 use crate::soft::link;
 use crate::soft::link::shm::ring::{Entry, Ext};
 use crate::soft::mem::run::{Run, RunMut};
@@ -74,12 +74,6 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cach
 
 fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry) {
     let h = &entry.header;
-    let epoch = node.qp_epoch.load(Ordering::Acquire);
-    if cache.qp.as_ref().is_none_or(|qp| qp.num.0 != h.dst_qpn) || cache.epoch != epoch {
-        flush_ack(wire, cache);
-        cache.qp = node.qp(Qpn(h.dst_qpn));
-        cache.epoch = epoch;
-    }
     let src = Qpn(h.src_qpn & 0xff_ffff);
     if !cache.proven.contains(&src.slot()) {
         // A process speaks for its own QPs only.
@@ -87,6 +81,15 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
             return;
         }
         cache.proven.push(src.slot());
+    }
+    if h.kind < ACK && h.flags & FOREIGN != 0 {
+        return cache.shadows.request(node, wire, src, entry);
+    }
+    let epoch = node.qp_epoch.load(Ordering::Acquire);
+    if cache.qp.as_ref().is_none_or(|qp| qp.num.0 != h.dst_qpn) || cache.epoch != epoch {
+        flush_ack(wire, cache);
+        cache.qp = node.qp(Qpn(h.dst_qpn));
+        cache.epoch = epoch;
     }
     let Some(qp) = cache.qp.clone() else {
         if h.kind < ACK && h.flags & RELIABLE != 0 && h.flags & LAST != 0 {
@@ -97,7 +100,7 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
     match h.kind {
         ACK | NAK | READ_DATA | ATOMIC_ANSWER => {
             flush_ack(wire, cache);
-            answered(&qp, src, entry);
+            answered(wire, &qp, src, entry);
         }
         _ if h.flags & DATAGRAM != 0 => datagram(&qp, src, entry),
         _ => request(wire, cache, &qp, src, entry),
@@ -189,7 +192,7 @@ fn in_order(rq: &mut Responder, psn: Psn, flags: u8, reply: &mut dyn FnMut(&mut 
     false
 }
 
-enum Step {
+pub enum Step {
     /// The message goes on.
     More,
     /// It is complete.
@@ -198,7 +201,8 @@ enum Step {
     Answer(Answer),
 }
 
-fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result<Step, Nak> {
+/// Drives the receive half with an entry of a request.
+pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result<Step, Nak> {
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let Some(op) = WrOpcode::from_raw(h.kind as u32) else { return Err(Nak::InvalidRequest) };
@@ -294,11 +298,15 @@ fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
 }
 
 /// An answer to a request of ours.
-fn answered(qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
+fn answered(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let mut sq = qp.sq.lock();
-    if !qp.is_reliable() || !sq.path.leads_to(src) {
+    let expected = match &sq.foreign {
+        None => h.flags & FOREIGN == 0 && sq.path.leads_to(src),
+        Some(owner) => foreign::is_answer(&sq, owner, wire, src, h),
+    };
+    if !qp.is_reliable() || !expected {
         return;
     }
     match h.kind {

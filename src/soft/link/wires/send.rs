@@ -3,8 +3,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Wire;
+use super::foreign::{self, Turn};
 use super::message::{
-    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
+    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
 use crate::soft::ah::Ah;
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
@@ -31,6 +32,13 @@ enum Sent {
 pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
     let mut wrote = false;
     while let Some(at) = sq.ready(qp) {
+        if qp.kind == QpType::XrcSend {
+            match foreign::send(qp, sq, at, Some(wire), to) {
+                Turn::Home => {}
+                Turn::Done => continue,
+                Turn::Waits => break,
+            }
+        }
         match send(qp, sq, at, wire, to, &mut wrote) {
             Ok(Sent::Done) => {
                 sq.begun(at);
@@ -67,7 +75,7 @@ fn send(
 ) -> Result<Sent, WcStatus> {
     sq.check(qp, at)?;
     let wqe = sq.queue.wqe(at);
-    let (length, opcode) = (wqe.length, wqe.opcode);
+    let opcode = wqe.opcode;
     if wqe.cursor == 0 && try_direct(qp, sq, at, wire, to)? {
         return Ok(Sent::Done);
     }
@@ -76,6 +84,20 @@ fn send(
         sq.check_places(qp, at)?;
         return Ok(if put_request(qp, sq, at, wire, to, wrote) { Sent::Whole } else { Sent::Stuck });
     }
+    Ok(if put_message(qp, sq, at, wire, to, 0, wrote)? { Sent::Whole } else { Sent::Stuck })
+}
+
+/// Sends the rest of a message; false when the ring is full. `wrote`: somebody is to be notified.
+pub fn put_message(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    wire: &Wire,
+    to: Qpn,
+    flags: u8,
+    wrote: &mut bool,
+) -> Result<bool, WcStatus> {
+    let length = sq.queue.wqe(at).length;
     if length as usize > MAX_PAYLOAD && sq.queue.wqe(at).cursor == 0 {
         // A message that is half sent cannot be taken back.
         sq.gather_nothing(qp, at)?;
@@ -83,13 +105,13 @@ fn send(
     loop {
         let from = sq.queue.wqe(at).cursor;
         let n = (length - from).min(MAX_PAYLOAD as u32);
-        if !put_piece(qp, sq, at, wire, to, from, n)? {
-            return Ok(Sent::Stuck);
+        if !put_piece(qp, sq, at, wire, to, flags, (from, n))? {
+            return Ok(false);
         }
         *wrote = true;
         sq.queue.wqe_mut(at).cursor = from + n;
         if from + n == length {
-            return Ok(Sent::Whole);
+            return Ok(true);
         }
         // A long message is read while it is written.
         wire.peer.notify();
@@ -129,12 +151,12 @@ fn put_piece(
     at: u64,
     wire: &Wire,
     to: Qpn,
-    from: u32,
-    n: u32,
+    flags: u8,
+    (from, n): (u32, u32),
 ) -> Result<bool, WcStatus> {
     let psn = sq.psn_of(at);
     let mut header = header(qp, sq.queue.wqe(at), to, psn);
-    header.flags |= if from == 0 { FIRST } else { 0 };
+    header.flags |= flags | if from == 0 { FIRST } else { 0 };
     header.flags |= if from + n == header.total { LAST } else { 0 };
     {
         let mut tx = wire.peer.tx.lock();
@@ -144,7 +166,8 @@ fn put_piece(
         sq.gather(qp, at, from, room)?;
         slot.commit(&header, n as usize);
     }
-    sq.number(at, 1);
+    // What does not go to the peer does not count in its sequence.
+    sq.number(at, if flags & FOREIGN != 0 { 0 } else { 1 });
     Ok(true)
 }
 
@@ -356,6 +379,11 @@ pub fn refuse_for_nobody(wire: &Arc<Wire>, from: u32, to: Qpn, psn: Psn, why: Re
         imm: why.encode(),
         ..Header::default()
     };
+    put_or_keep(wire, header);
+}
+
+/// Sends an answer that belongs to no QP of ours.
+pub fn put_or_keep(wire: &Arc<Wire>, header: Header) {
     if put(wire, &header) {
         wire.peer.notify();
     } else {
