@@ -11,15 +11,14 @@ int main(int argc, char **argv)
 	CHECK(argc >= 4);
 	int server = !strcmp(argv[1], "server"), events = argc > 4 && !strcmp(argv[4], "events");
 	struct pair p = {0};
-	struct ibv_comp_channel *ch = NULL;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(60);
 	pair_create(&p, (size_t)3 * DEPTH * SIZE, 2 * DEPTH);
 	if (events) {
 		/* The same pair, its CQ on a channel. */
 		CHECK(!ibv_destroy_qp(p.qp) && !ibv_destroy_cq(p.cq));
-		CHECK(ch = ibv_create_comp_channel(p.ctx));
-		CHECK(p.cq = ibv_create_cq(p.ctx, 8 * DEPTH, NULL, ch, 0));
+		CHECK(p.channel = ibv_create_comp_channel(p.ctx));
+		CHECK(p.cq = ibv_create_cq(p.ctx, 8 * DEPTH, NULL, p.channel, 0));
 		struct ibv_qp_init_attr init = {
 			.send_cq = p.cq, .recv_cq = p.cq, .qp_type = IBV_QPT_RC,
 			.cap = {.max_send_wr = 2 * DEPTH, .max_recv_wr = 2 * DEPTH, .max_send_sge = 1, .max_recv_sge = 1},
@@ -51,7 +50,7 @@ int main(int argc, char **argv)
 		if (!n && events) {
 			struct ibv_cq *cq;
 			void *unused;
-			CHECK(!ibv_get_cq_event(ch, &cq, &unused));
+			CHECK(!ibv_get_cq_event(p.channel, &cq, &unused));
 			acked++;
 			CHECK(!ibv_req_notify_cq(p.cq, 0));
 		}
@@ -84,8 +83,6 @@ int main(int argc, char **argv)
 	CHECK(ev.event_type == IBV_EVENT_QP_FATAL && ev.element.qp == p.qp);
 	ibv_ack_async_event(&ev);
 	pair_destroy(&p);
-	if (ch)
-		CHECK(!ibv_destroy_comp_channel(ch));
 	printf("destroyed %llu\n", (unsigned long long)now_ns());
 	return 0;
 }

@@ -46,6 +46,7 @@ struct about {
 struct pair {
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
 	struct ibv_mr *mr;
@@ -168,6 +169,8 @@ static inline void pair_destroy(struct pair *p)
 {
 	CHECK(!ibv_destroy_qp(p->qp));
 	CHECK(!ibv_destroy_cq(p->cq));
+	if (p->channel)
+		CHECK(!ibv_destroy_comp_channel(p->channel));
 	CHECK(!ibv_dereg_mr(p->mr));
 	CHECK(!ibv_dealloc_pd(p->pd));
 	CHECK(!ibv_close_device(p->ctx));

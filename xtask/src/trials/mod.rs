@@ -107,10 +107,13 @@ fn abstract_names(table: &Path) -> Vec<String> {
         .collect()
 }
 
-/// `Ok` when nothing of `now` is new against `before`.
+/// `Ok` as soon as nothing is there that was not there `before`; what just exited may take a moment.
 fn nothing_left(before: &[String]) -> Result<(), String> {
-    let left: Vec<String> =
-        traces().into_iter().filter(|t| !before.contains(t) && t != "/tmp/xrc_domain").collect();
+    let left = || -> Vec<String> {
+        traces().into_iter().filter(|t| !before.contains(t) && t != "/tmp/xrc_domain").collect()
+    };
+    run::until(Duration::from_secs(3), || left().is_empty());
+    let left = left();
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(" "))) }
 }
 

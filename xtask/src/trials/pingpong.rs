@@ -255,7 +255,7 @@ fn long(ctx: &mut Ctx<'_>) {
         ("ibv_uc_pingpong", "-c -n 100000"),
         ("ibv_ud_pingpong", "-c -n 100000"),
         ("ibv_srq_pingpong", "-c -n 100000 -q 4"),
-        ("ibv_xsrq_pingpong", "-n 100000"),
+        ("ibv_xsrq_pingpong", "-n 10000"),
     ] {
         let run =
             Run::new(program, &place, &place, args).sides("-g 0", "-g 0").within(Duration::from_secs(90));
