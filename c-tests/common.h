@@ -215,7 +215,7 @@ MAYBE int to_rtr(struct ibv_qp *qp, uint32_t dest, uint32_t psn, const union ibv
 MAYBE int to_rts(struct ibv_qp *qp, uint32_t psn)
 {
     struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 12, .retry_cnt = 2, .rnr_retry = 7, .max_rd_atomic = 4};
+        .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
     int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
     if (qp->qp_type == IBV_QPT_RC || qp->qp_type == IBV_QPT_XRC_SEND)
@@ -387,14 +387,20 @@ MAYBE struct ibv_async_event next_event(struct ibv_context *context)
     return event;
 }
 
-/* Two processes: the server listens on 127.0.0.1 and prints "port N" first; the client gets N as its argument. */
+/*
+ * Two processes: "server [ADDRESS]" listens there, else on 127.0.0.1, and prints "port N" first; "client N [ADDRESS]"
+ * connects to it.
+ */
 MAYBE int meet(int argc, char **argv)
 {
+    int is_server = argc > 1 && !strcmp(argv[1], "server"), given = is_server ? 2 : 3;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t length = sizeof(at);
     int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), peer;
 
-    if (argc > 1 && !strcmp(argv[1], "server")) {
+    if (argc > given && inet_pton(AF_INET, argv[given], &at.sin_addr) != 1)
+        die("%s is no IPv4 address", argv[given]);
+    if (is_server) {
         if (bind(s, (struct sockaddr *)&at, sizeof(at)) || listen(s, 1) ||
             getsockname(s, (struct sockaddr *)&at, &length))
             die("listening");
@@ -407,7 +413,7 @@ MAYBE int meet(int argc, char **argv)
         return peer;
     }
     if (argc < 3 || strcmp(argv[1], "client"))
-        die("usage: server | client PORT");
+        die("usage: server [ADDRESS] | client PORT [ADDRESS]");
     at.sin_port = htons((uint16_t)atoi(argv[2]));
     if (connect(s, (struct sockaddr *)&at, sizeof(at)))
         die("connect");

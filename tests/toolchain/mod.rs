@@ -3,6 +3,7 @@
 
 pub mod declarations;
 pub mod dwarf;
+pub mod programs;
 
 use std::{
     fs,
