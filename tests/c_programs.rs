@@ -22,7 +22,7 @@ macro_rules! programs {
 
 programs! {
     access_errors atomics big cq_ex device_memory events forks inline_sge overrun posting qp_states query rc_loopback srq
-    threads ud_grh xrc
+    threads ud_grh xrc xrc_processes
 }
 
 /// One test for each program that is a server and a client.

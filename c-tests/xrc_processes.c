@@ -1,0 +1,268 @@
+/*
+ * XRC between three processes: messages over a receiving QP of one to SRQs of it, of another, and of the sender. The
+ * program executes itself for the other two, which do what it tells them.
+ */
+#include "common.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#define BUFFER (4 << 20)
+
+enum what { TARGET, CONNECT, POST, TAKE };
+
+struct order {
+    enum what what;
+    uint32_t number;
+    union ibv_gid gid;
+    /* Of a receive: its wr_id is the offset; of a message: its seed. */
+    uint32_t offset, length, seed;
+    int private_domain;
+};
+
+struct answer {
+    uint32_t number, srqn, private_srqn;
+    struct ibv_wc wc;
+    int filled;
+};
+
+struct process {
+    struct side s;
+    struct ibv_srq *srq[2];
+    uint32_t srqn[2];
+    struct ibv_xrcd *xrcd[2];
+    struct ibv_qp *target;
+};
+
+static void make_process(struct process *p, int fd)
+{
+    struct ibv_context *context = open_device();
+
+    make_side(&p->s, context, IBV_QPT_RC, BUFFER);
+    for (int i = 0; i < 2; i++) {
+        struct ibv_xrcd_init_attr init = {
+            .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = i ? -1 : fd, .oflags = O_CREAT};
+        struct ibv_srq_init_attr_ex attr = {
+            .attr = {.max_wr = 64, .max_sge = 1},
+            .comp_mask =
+                IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+            .srq_type = IBV_SRQT_XRC,
+            .pd = p->s.pd,
+            .cq = p->s.cq,
+        };
+
+        attr.xrcd = p->xrcd[i] = NEED(ibv_open_xrcd(context, &init));
+        p->srq[i] = NEED(ibv_create_srq_ex(context, &attr));
+        ZERO(ibv_get_srq_num(p->srq[i], &p->srqn[i]));
+    }
+}
+
+static struct answer obey(struct process *p, const struct order *o)
+{
+    struct answer a = {.srqn = p->srqn[0], .private_srqn = p->srqn[1]};
+    struct ibv_qp_init_attr_ex init = {
+        .qp_type = IBV_QPT_XRC_RECV, .xrcd = p->xrcd[0], .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+    struct ibv_sge sge = sge_of(&p->s, o->offset, o->length);
+    struct ibv_recv_wr wr = {.wr_id = o->offset, .sg_list = &sge, .num_sge = 1}, *bad;
+
+    switch (o->what) {
+    case TARGET:
+        p->target = NEED(ibv_create_qp_ex(p->s.context, &init));
+        a.number = p->target->qp_num;
+        break;
+    case CONNECT:
+        ZERO(to_init(p->target));
+        ZERO(to_rtr(p->target, o->number, 10, &o->gid));
+        break;
+    case POST:
+        ZERO(ibv_post_srq_recv(p->srq[0], &wr, &bad));
+        break;
+    case TAKE:
+        a.wc = next_wc(p->s.cq);
+        if (a.wc.status == IBV_WC_SUCCESS)
+            a.filled = filled(p->s.buffer + a.wc.wr_id, a.wc.byte_len, o->seed);
+        break;
+    }
+    return a;
+}
+
+static struct process me;
+static int domain, sockets[2];
+static pid_t pids[2];
+static struct ibv_cq *cq;
+
+/* Process 0 has the receiving QPs, 1 another SRQ; 2 is this one. */
+static struct answer ask(int process, struct order o)
+{
+    struct answer a;
+
+    if (process == 2)
+        return obey(&me, &o);
+    tell(sockets[process], &o, sizeof(o));
+    hear(sockets[process], &a, sizeof(a));
+    return a;
+}
+
+static void spawn(int process)
+{
+    char number[2][12];
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
+        die("socketpair");
+    fcntl(pair[0], F_SETFD, FD_CLOEXEC);
+    sockets[process] = pair[0];
+    pids[process] = fork();
+    if (pids[process] < 0)
+        die("fork");
+    if (pids[process] == 0) {
+        sprintf(number[0], "%d", pair[1]);
+        sprintf(number[1], "%d", domain);
+        execl("/proc/self/exe", "xrc_processes", number[0], number[1], NULL);
+        _exit(1);
+    }
+    close(pair[1]);
+}
+
+static struct ibv_qp *connect_sender(uint32_t *target)
+{
+    struct ibv_qp_init_attr_ex attr = {
+        .qp_type = IBV_QPT_XRC_SEND,
+        .send_cq = cq,
+        .cap = {.max_send_wr = 64, .max_send_sge = 1},
+        .pd = me.s.pd,
+        .comp_mask = IBV_QP_INIT_ATTR_PD,
+    };
+    struct ibv_qp *qp = NEED(ibv_create_qp_ex(me.s.context, &attr));
+
+    *target = ask(0, (struct order){.what = TARGET}).number;
+    ask(0, (struct order){.what = CONNECT, .number = qp->qp_num, .gid = me.s.gid});
+    ZERO(to_init(qp));
+    ZERO(to_rtr(qp, *target, 20, &me.s.gid));
+    ZERO(to_rts(qp, 10));
+    return qp;
+}
+
+static void post_send(struct ibv_qp *qp, uint32_t srqn, uint32_t offset, uint32_t length, unsigned seed, int imm)
+{
+    struct ibv_sge sge = sge_of(&me.s, offset, length);
+    struct ibv_send_wr wr = {.wr_id = seed,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = imm ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .imm_data = htonl(seed)};
+    struct ibv_send_wr *bad;
+
+    wr.qp_type.xrc.remote_srqn = srqn;
+    fill(me.s.buffer + offset, length, seed);
+    ZERO(ibv_post_send(qp, &wr, &bad));
+}
+
+static void show_taken(int process, unsigned seed)
+{
+    struct answer a = ask(process, (struct order){.what = TAKE, .seed = seed});
+
+    show_wc("  recv", &a.wc);
+    if (a.wc.status == IBV_WC_SUCCESS)
+        printf("  data %s\n", yes(a.filled));
+}
+
+int main(int argc, char **argv)
+{
+    static const int way[] = {1, 0, 1, 1, 2, 0, 2, 1};
+    static const uint32_t sizes[] = {0, 1, 4096, 65536, 1 << 20};
+    char name[] = "/tmp/anyverbs-xrc-XXXXXX";
+    uint32_t srqn[3], private_srqn = 0, target, again;
+    struct ibv_qp *qp;
+
+    start();
+    if (argc == 3) {
+        struct order o;
+
+        make_process(&me, atoi(argv[2]));
+        for (;;) {
+            struct answer a;
+
+            hear(atoi(argv[1]), &o, sizeof(o));
+            a = obey(&me, &o);
+            tell(atoi(argv[1]), &a, sizeof(a));
+        }
+    }
+    domain = mkstemp(name);
+    if (domain < 0)
+        die("mkstemp");
+    unlink(name);
+    spawn(0);
+    spawn(1);
+    make_process(&me, domain);
+    cq = NEED(ibv_create_cq(me.s.context, 128, NULL, NULL, 0));
+    qp = connect_sender(&target);
+    for (int i = 0; i < 3; i++) {
+        struct answer a = ask(i, (struct order){.what = POST, .offset = 0, .length = 2 << 20});
+
+        srqn[i] = a.srqn;
+        if (i == 1)
+            private_srqn = a.private_srqn;
+    }
+    printf("numbers differ %s\n", yes(srqn[0] != srqn[1] && srqn[1] != srqn[2] && srqn[0] != srqn[2]));
+
+    for (int i = 0; i < 3; i++)
+        for (unsigned n = 0; n < sizeof(sizes) / sizeof(*sizes); n++) {
+            printf("process %d, %u bytes\n", i, sizes[n]);
+            post_send(qp, srqn[i], 2 << 20, sizes[n], 10 * (unsigned)i + n, n == 1);
+            show_next("send", cq);
+            show_taken(i, 10 * (unsigned)i + n);
+            ask(i, (struct order){.what = POST, .offset = 0, .length = 2 << 20});
+        }
+
+    printf("many, one behind the other\n");
+    for (unsigned n = 0; n < 8; n++)
+        post_send(qp, srqn[way[n]], (2 << 20) + n * 200000, 150000, 50 + n, 1);
+    /* All but the first of each process find no receive request at first. */
+    for (unsigned n = 0; n < 8; n++) {
+        ask(way[n], (struct order){.what = POST, .offset = (n + 1) * 200000, .length = 200000});
+        show_taken(way[n], 50 + n);
+        show_next("send", cq);
+    }
+
+    printf("a third one's own domain\n");
+    post_send(qp, private_srqn, 2 << 20, 100, 60, 0);
+    show_next("send", cq);
+    printf("  state %s\n", state_name(state_of(qp)));
+
+    printf("a receive too short, behind one that is not\n");
+    ZERO(ibv_destroy_qp(qp));
+    qp = connect_sender(&again);
+    printf("another target %s\n", yes(target != again));
+    ask(1, (struct order){.what = POST, .offset = 7, .length = 99});
+    post_send(qp, srqn[1], 2 << 20, 100, 61, 0);
+    show_taken(1, 61);
+    printf("its turn\n");
+    post_send(qp, srqn[1], 2 << 20, 100, 62, 0);
+    show_taken(1, 62);
+    show_next("send", cq);
+    show_next("send", cq);
+
+    printf("the owner is killed\n");
+    ZERO(ibv_destroy_qp(qp));
+    qp = connect_sender(&again);
+    kill(pids[1], SIGKILL);
+    waitpid(pids[1], NULL, 0);
+    post_send(qp, srqn[1], 2 << 20, 100, 63, 0);
+    post_send(qp, srqn[0], 2 << 20, 100, 64, 0);
+    show_next("send", cq);
+    show_next("send", cq);
+    printf("  state %s\n", state_name(state_of(qp)));
+
+    printf("the others go on\n");
+    ZERO(ibv_destroy_qp(qp));
+    qp = connect_sender(&again);
+    post_send(qp, srqn[0], 2 << 20, 100, 65, 0);
+    show_next("send", cq);
+    show_taken(0, 65);
+    ZERO(ibv_destroy_qp(qp));
+    kill(pids[0], SIGKILL);
+    waitpid(pids[0], NULL, 0);
+    return 0;
+}
