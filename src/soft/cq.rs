@@ -80,6 +80,8 @@ enum Armed {
 #[derive(Debug)]
 pub struct Cq {
     ring: Lock<Ring>,
+    /// Completions in the ring, to be looked at without the lock.
+    held: AtomicU32,
     channel: Option<Arc<CompChannel>>,
     events: Arc<AsyncQueue>,
     /// The address of the application's `ibv_cq`, which events name.
@@ -125,7 +127,14 @@ impl Cq {
             overrun: false,
             ignore_overrun: config.ignore_overrun,
         };
-        Self { ring: Lock::new(ring), channel, events, cookie: AtomicUsize::new(0), users: AtomicU32::new(0) }
+        Self {
+            ring: Lock::new(ring),
+            held: AtomicU32::new(0),
+            channel,
+            events,
+            cookie: AtomicUsize::new(0),
+            users: AtomicU32::new(0),
+        }
     }
 
     /// The channel that it notifies.
@@ -149,6 +158,7 @@ impl Cq {
             stamps[at] = clock::now_ns();
         }
         ring.head = ring.head.wrapping_add(1);
+        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Release);
         if ring.armed != Armed::No {
             let wanted = ring.armed == Armed::Any || solicited || cqe.status != WcStatus::Success.raw();
             if wanted {
@@ -163,6 +173,9 @@ impl Cq {
     /// Takes up to `room` completions, oldest first, and hands each with its time in nanoseconds to `take`.
     #[inline]
     pub fn poll(&self, room: usize, mut take: impl FnMut(&Cqe, u64)) -> usize {
+        if self.held.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
         let mut ring = self.ring.lock();
         let n = (ring.head.wrapping_sub(ring.tail) as usize).min(room);
         for _ in 0..n {
@@ -170,6 +183,7 @@ impl Cq {
             take(&ring.slots[at], ring.stamps.as_ref().map_or(0, |s| s[at]));
             ring.tail = ring.tail.wrapping_add(1);
         }
+        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Relaxed);
         n
     }
 

@@ -1,16 +1,22 @@
-//! A mutex that a forked child may find held without harm: one futex word, no global tables, no poisoning.
+//! A mutex that a forked child may find held without harm: one word, no global tables, no poisoning.
+//!
+//! It is held for a few hundred nanoseconds at most, so waiters spin, then yield, then nap; in return unlocking is a plain
+//! store, which does not wait for the stores before it to reach the other CPU.
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
 
-/// How often a waiter looks at the word before it sleeps; on two cores a holder may have been preempted.
+/// Looks at the word before a waiter yields, yields before it naps: the holder may have been preempted.
 const SPINS: u32 = 100;
+const YIELDS_END: u32 = SPINS + 20;
+/// Also lets a holder of lower real-time priority run.
+const NAP: Duration = Duration::from_micros(50);
 
-/// A futex mutex. `lock_raw` and `unlock_raw` serve `ibv_wr_start`, whose critical section spans calls.
+/// A mutex. `lock_raw` and `unlock_raw` serve `ibv_wr_start`, whose critical section spans calls.
 #[derive(Debug, Default)]
 pub struct Lock<T> {
     word: AtomicU32,
@@ -62,9 +68,7 @@ impl<T> Lock<T> {
     /// The caller holds the lock by `lock_raw`, and no reference to the value outlives this call.
     #[inline]
     pub unsafe fn unlock_raw(&self) {
-        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
-            self.wake();
-        }
+        self.word.store(FREE, Ordering::Release);
     }
 
     /// The value, for the thread between `lock_raw` and `unlock_raw`.
@@ -80,38 +84,17 @@ impl<T> Lock<T> {
 
     #[cold]
     fn lock_slow(&self) {
-        for _ in 0..SPINS {
+        for round in 0u32.. {
             if self.word.load(Ordering::Relaxed) == FREE
                 && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return;
             }
-            std::hint::spin_loop();
-        }
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            // SAFETY: FUTEX_WAIT only reads the word, which lives as long as `self`.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.word.as_ptr(),
-                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                    CONTENDED,
-                    std::ptr::null::<libc::timespec>(),
-                );
+            match round {
+                ..SPINS => std::hint::spin_loop(),
+                ..YIELDS_END => std::thread::yield_now(),
+                _ => std::thread::sleep(NAP),
             }
-        }
-    }
-
-    #[cold]
-    fn wake(&self) {
-        // SAFETY: FUTEX_WAKE uses the word's address only.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.word.as_ptr(),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                1,
-            );
         }
     }
 }

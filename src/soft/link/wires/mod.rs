@@ -7,6 +7,7 @@ mod numbers;
 mod receive;
 mod send;
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,11 +24,12 @@ use crate::soft::engine;
 use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
 use crate::soft::qp::{Qp, Shown};
-use crate::soft::types::{Access, EventType, Key, Qpn};
+use crate::soft::types::{Access, EventType, Key, Psn, Qpn};
 use crate::sys::clock;
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
+use crate::sys::random;
 
 /// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
 const STRAYS: usize = 4096;
@@ -43,6 +45,10 @@ pub struct Wire {
     /// Names it in the engine's epoll set.
     pub token: u64,
     cache: Lock<Cache>,
+    /// Something was sent without looking whether the peer sleeps.
+    unrung: AtomicBool,
+    /// A request that wants an acknowledgement was sent since the last nudge.
+    asked: AtomicBool,
     /// QPs that found the ring full.
     blocked: Lock<Vec<Weak<Qp>>>,
     strays: Lock<VecDeque<Header>>,
@@ -55,12 +61,20 @@ pub struct Wire {
 struct Cache {
     qp: Option<Arc<Qp>>,
     epoch: u32,
-    /// An acknowledgement not sent yet, and its destination; it belongs to `qp`.
-    ack: Option<(crate::soft::types::Psn, Qpn)>,
+    /// The acknowledgement of what this round has accepted.
+    owed: Option<Owed>,
     /// Slots that are the peer's.
     proven: Vec<u16>,
     /// Messages under way to SRQs of this process over XRC QPs of others.
     shadows: foreign::Shadows,
+}
+
+/// All requests of QP `to` up to `psn` are accepted by QP `from`.
+#[derive(Debug, Clone, Copy)]
+struct Owed {
+    from: Qpn,
+    to: Qpn,
+    psn: Psn,
 }
 
 /// The wires of a process.
@@ -72,6 +86,8 @@ pub struct Wires {
     srqns: Lock<Numbers>,
     /// Replaced as a whole, so that readers keep what they have.
     list: RwLock<Arc<[Arc<Wire>]>>,
+    /// Counts changes of `list`; threads keep a copy of their own.
+    version: AtomicU64,
     by_slot: RwLock<HashMap<u16, Arc<Wire>>>,
     by_token: RwLock<HashMap<u64, Arc<Wire>>>,
     next_token: AtomicU64,
@@ -93,6 +109,7 @@ impl Wires {
             qpns: Lock::default(),
             srqns: Lock::default(),
             list: RwLock::new(Arc::new([])),
+            version: AtomicU64::new(next_version()),
             by_slot: RwLock::default(),
             by_token: RwLock::default(),
             next_token: AtomicU64::new(engine::FIRST_WIRE_TOKEN),
@@ -140,6 +157,8 @@ impl Wires {
             peer,
             token,
             cache: Lock::default(),
+            unrung: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             blocked: Lock::default(),
             strays: Lock::default(),
             is_blocked: AtomicBool::new(false),
@@ -149,6 +168,7 @@ impl Wires {
         {
             let mut list = self.list.write().unwrap_or_else(|e| e.into_inner());
             *list = list.iter().cloned().chain([wire.clone()]).collect();
+            self.version.fetch_add(1, Ordering::Release);
         }
         node.engine.add(wire.peer.socket(), token).ok()?;
         if let Some(pidfd) = wire.peer.pidfd() {
@@ -161,20 +181,19 @@ impl Wires {
     /// Looks into every ring once; true if there was anything.
     #[inline]
     pub fn poll(&self, node: &'static Node) -> bool {
-        let list = {
-            let list = self.list.read().unwrap_or_else(|e| e.into_inner());
-            let waits = |wire: &Arc<Wire>| wire.peer.rx_ready() || wire.is_blocked.load(Ordering::Relaxed);
-            if !list.iter().any(waits) {
-                return false;
+        with_list(self, |list| {
+            let mut did = false;
+            for wire in list {
+                if wire.unrung.load(Ordering::Relaxed) {
+                    wire.catch_up();
+                }
+                did |= receive::receive(node, wire);
+                if wire.is_blocked.load(Ordering::Relaxed) {
+                    did |= wire.unblock(node);
+                }
             }
-            list.clone()
-        };
-        let mut did = false;
-        for wire in list.iter() {
-            did |= receive::receive(node, wire);
-            did |= wire.unblock(node);
-        }
-        did
+            did
+        })
     }
 
     /// A descriptor of the epoll set is ready.
@@ -262,10 +281,11 @@ impl Wires {
         !direct::in_flight(&self.own, list.iter().map(|w| &*w.peer), What::Rkey(key.0))
     }
 
-    /// Somebody has not taken what we sent: wake them.
+    /// Somebody has not taken what we sent, or not answered it: wake them.
     pub fn nudge(&self) {
         for wire in self.list().iter() {
-            if wire.peer.tx.try_lock().is_some_and(|mut tx| tx.has_unconsumed()) {
+            let asked = wire.asked.load(Ordering::Relaxed) && wire.asked.swap(false, Ordering::Relaxed);
+            if asked || wire.peer.tx.try_lock().is_some_and(|mut tx| tx.has_unconsumed()) {
                 wire.peer.ring_doorbell();
             }
         }
@@ -279,13 +299,47 @@ impl Wires {
         {
             let mut list = self.list.write().unwrap_or_else(|e| e.into_inner());
             *list = list.iter().filter(|w| !Arc::ptr_eq(w, wire)).cloned().collect();
+            self.version.fetch_add(1, Ordering::Release);
         }
         self.by_slot.write().unwrap_or_else(|e| e.into_inner()).retain(|_, w| !Arc::ptr_eq(w, wire));
         self.by_token.write().unwrap_or_else(|e| e.into_inner()).remove(&wire.token);
     }
 }
 
+thread_local! {
+    static MY_LIST: Cell<Option<(u64, Arc<[Arc<Wire>]>)>> = const { Cell::new(None) };
+}
+
+/// A first version that no list of this process, or of the one it was forked from, has had.
+fn next_version() -> u64 {
+    random::u64() | 1
+}
+
+/// Calls `with` on this thread's copy of the list, which costs no atomic operation while the list stays the same.
+#[inline]
+fn with_list(wires: &Wires, with: impl Fn(&[Arc<Wire>]) -> bool) -> bool {
+    MY_LIST
+        .try_with(|mine| {
+            let now = wires.version.load(Ordering::Acquire);
+            // Taken out meanwhile: what runs below may come here again.
+            let (version, list) = match mine.take() {
+                Some(mine) if mine.0 == now => mine,
+                _ => (now, wires.list()),
+            };
+            let did = with(&list);
+            mine.set(Some((version, list)));
+            did
+        })
+        .unwrap_or(false)
+}
+
 impl Wire {
+    /// Looks whether the peer sleeps, for what was sent without that.
+    fn catch_up(&self) {
+        self.unrung.store(false, Ordering::Relaxed);
+        self.peer.notify();
+    }
+
     /// `qp` found the ring full: it goes on when there is room.
     fn block(&self, qp: &Qp) {
         let Some(me) = qp.me() else { return };

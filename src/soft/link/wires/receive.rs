@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
-use super::send::{Answer, answer};
-use super::{Cache, Wire, foreign};
+use super::send::{self, Answer, answer};
+use super::{Cache, Owed, Wire, foreign};
 use crate::soft::link;
 use crate::soft::link::shm::ring::{Entry, Ext};
 use crate::soft::mem::run::{Run, RunMut};
@@ -56,8 +56,14 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cach
     }
     let starved = rx.take_starved();
     drop(rx);
-    flush_ack(wire, &mut cache);
+    if let Some(owed) = cache.owed.take() {
+        send::acknowledge(wire, owed);
+    }
     drop(cache);
+    // While peers ring doorbells our threads may block, and the next look may be long in coming.
+    if wire.unrung.load(Ordering::Relaxed) && node.wires.own().is_asleep() {
+        wire.catch_up();
+    }
     if starved {
         wire.peer.ring_doorbell();
     }
@@ -87,38 +93,29 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
     }
     let epoch = node.qp_epoch.load(Ordering::Acquire);
     if cache.qp.as_ref().is_none_or(|qp| qp.num.0 != h.dst_qpn) || cache.epoch != epoch {
-        flush_ack(wire, cache);
         cache.qp = node.qp(Qpn(h.dst_qpn));
         cache.epoch = epoch;
     }
-    let Some(qp) = cache.qp.clone() else {
+    let Some(qp) = cache.qp.take() else {
         if h.kind < ACK && h.flags & RELIABLE != 0 && h.flags & LAST != 0 {
-            super::send::refuse_for_nobody(wire, h.dst_qpn, src, Psn::new(h.seq), Refusal::Gone);
+            send::refuse_for_nobody(wire, h.dst_qpn, src, Psn::new(h.seq), Refusal::Gone);
         }
         return;
     };
     match h.kind {
-        ACK | NAK | READ_DATA | ATOMIC_ANSWER => {
-            flush_ack(wire, cache);
-            answered(wire, &qp, src, entry);
-        }
+        ACK | NAK | READ_DATA | ATOMIC_ANSWER => answered(wire, &qp, src, entry),
         _ if h.flags & DATAGRAM != 0 => datagram(&qp, src, entry),
-        _ => request(wire, cache, &qp, src, entry),
+        _ => {
+            if let Some(psn) = request(wire, &qp, src, entry) {
+                owe(wire, cache, Owed { from: qp.num, to: src, psn });
+            }
+        }
     }
+    cache.qp = Some(qp);
 }
 
-/// Sends the acknowledgement that the last requests left to do.
-fn flush_ack(wire: &Arc<Wire>, cache: &mut Cache) {
-    if let Some((psn, to)) = cache.ack.take()
-        && let Some(qp) = &cache.qp
-    {
-        let mut rq = qp.rq.lock();
-        rq.outbox.push(wire, Answer::Ack(psn));
-        answer(qp, &mut rq, to);
-    }
-}
-
-fn request(wire: &Arc<Wire>, cache: &mut Cache, qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
+/// Carries a request out; gives the PSN to acknowledge, if there is one.
+fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Psn> {
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let reliable = h.flags & RELIABLE != 0;
@@ -128,68 +125,76 @@ fn request(wire: &Arc<Wire>, cache: &mut Cache, qp: &Arc<Qp>, src: Qpn, entry: &
         QpType::Uc => !reliable,
         _ => false,
     };
-    let reply = |rq: &mut Responder, cache: &mut Cache, what: Answer| {
-        if let Some((psn, _)) = cache.ack.take() {
-            rq.outbox.push(wire, Answer::Ack(psn));
-        }
+    let reply = |rq: &mut Responder, what: Answer| {
         rq.outbox.push(wire, what);
         answer(qp, rq, src);
     };
     if !matches || !rq.listens(qp) || rq.peer != src {
         if reliable && h.flags & FIRST != 0 {
-            reply(&mut rq, cache, Answer::Nak(psn, Refusal::Gone));
+            reply(&mut rq, Answer::Nak(psn, Refusal::Gone));
         }
-        return;
+        return None;
     }
-    if reliable && !in_order(&mut rq, psn, h.flags, &mut |rq, what| reply(rq, cache, what)) {
-        return;
+    if reliable && !is_next(&rq, psn, h.flags) {
+        return out_of_order(&mut rq, psn, h.flags, &reply);
+    }
+    if h.flags & FIRST != 0 {
+        rq.refused = false;
     }
     match carry_out(qp, &mut rq, src, entry) {
         Ok(Step::More) => {}
         Ok(Step::Accepted) => {
             rq.psn = psn.plus(1);
-            if reliable {
-                if rq.outbox.is_empty() {
-                    cache.ack = Some((psn, src));
-                } else {
-                    reply(&mut rq, cache, Answer::Ack(psn));
-                }
-            }
+            return reliable.then_some(psn);
         }
         Ok(Step::Answer(what)) => {
             rq.psn = psn.plus(1);
-            reply(&mut rq, cache, what);
+            reply(&mut rq, what);
         }
         Err(nak) if reliable => {
             rq.refused = true;
             let timer = rq.min_rnr_timer;
-            reply(&mut rq, cache, Answer::Nak(psn, Refusal::Nak(nak, timer)));
+            reply(&mut rq, Answer::Nak(psn, Refusal::Nak(nak, timer)));
         }
         Err(_) => {}
     }
+    None
 }
 
-/// Is this the request that the responder waits for? What was accepted before is acknowledged again; what is ahead
-/// follows a refused request and will come again.
-fn in_order(rq: &mut Responder, psn: Psn, flags: u8, reply: &mut dyn FnMut(&mut Responder, Answer)) -> bool {
-    let ahead = psn.since(rq.psn);
-    if ahead == 0 {
-        if flags & FIRST != 0 {
-            rq.refused = false;
-        }
-        return flags & FIRST != 0 || rq.is_midway();
+/// Adds to what this round acknowledges.
+#[inline]
+fn owe(wire: &Wire, cache: &mut Cache, owed: Owed) {
+    if let Some(other) = cache.owed.replace(owed)
+        && other.from != owed.from
+    {
+        send::acknowledge(wire, other);
     }
-    if ahead < 0 {
-        if flags & LAST != 0 {
-            let last = rq.psn.plus(0xff_ffff);
-            reply(rq, Answer::Ack(last));
-        }
-    } else if !rq.refused && flags & FIRST != 0 {
+}
+
+/// Is this the request that the responder waits for, or the next piece of it?
+#[inline]
+fn is_next(rq: &Responder, psn: Psn, flags: u8) -> bool {
+    psn == rq.psn && (flags & FIRST != 0 || rq.is_midway())
+}
+
+/// What was accepted before is acknowledged again; what is ahead follows a refused request and will come again.
+#[cold]
+fn out_of_order(
+    rq: &mut Responder,
+    psn: Psn,
+    flags: u8,
+    reply: &dyn Fn(&mut Responder, Answer),
+) -> Option<Psn> {
+    let ahead = psn.since(rq.psn);
+    if ahead < 0 && flags & LAST != 0 {
+        return Some(rq.psn.plus(0xff_ffff));
+    }
+    if ahead > 0 && !rq.refused && flags & FIRST != 0 {
         // The two ends disagree about where to begin: on a wire this ends by timeouts.
         rq.refused = true;
         reply(rq, Answer::Nak(psn, Refusal::Gone));
     }
-    false
+    None
 }
 
 pub enum Step {

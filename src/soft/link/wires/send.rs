@@ -1,12 +1,13 @@
 //! Sending: requests into the ring, or straight into the peer's memory; answers to its requests.
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use super::Wire;
 use super::foreign::{self, Turn};
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
+use super::{Owed, Wire};
 use crate::soft::ah::Ah;
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
 use crate::soft::link::shm::ring::{Ext, Header, MAX_PAYLOAD};
@@ -61,6 +62,9 @@ pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
         }
     }
     if wrote {
+        if qp.is_reliable() {
+            wire.asked.store(true, Ordering::Relaxed);
+        }
         wire.peer.notify();
     }
 }
@@ -256,8 +260,6 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>
 /// An answer that waits for room in the ring, in the order of the requests.
 #[derive(Debug)]
 pub enum Answer {
-    /// Everything up to here is accepted.
-    Ack(Psn),
     /// This request is refused.
     Nak(Psn, Refusal),
     /// The rest of what a READ asked for.
@@ -285,14 +287,10 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Queues an answer; acknowledgements merge.
+    /// Queues an answer.
     pub fn push(&mut self, wire: &Arc<Wire>, answer: Answer) {
         if self.wire.as_ref().is_none_or(|w| !Arc::ptr_eq(w, wire)) {
             self.wire = Some(wire.clone());
-        }
-        if let (Answer::Ack(new), Some(Answer::Ack(last))) = (&answer, self.answers.back_mut()) {
-            *last = *new;
-            return;
         }
         self.answers.push_back(answer);
     }
@@ -337,7 +335,6 @@ pub fn answer(qp: &Qp, rq: &mut Responder, to: Qpn) {
 fn put_answer(qp: &Qp, rq: &mut Responder, wire: &Wire, to: Qpn, answer: Answer) -> Option<Answer> {
     let base = Header { dst_qpn: to.0, src_qpn: qp.num.0, ..Header::default() };
     let done = match answer {
-        Answer::Ack(psn) => put(wire, &Header { kind: ACK, seq: psn.get(), ..base }),
         Answer::Nak(psn, why) => put(wire, &Header { kind: NAK, seq: psn.get(), imm: why.encode(), ..base }),
         Answer::Atomic(psn, value) => {
             let ext = Ext::Rdma { addr: value, rkey: 0, aux: 0 };
@@ -367,6 +364,23 @@ fn put_answer(qp: &Qp, rq: &mut Responder, wire: &Wire, to: Qpn, answer: Answer)
         },
     };
     if done { None } else { Some(answer) }
+}
+
+/// Acknowledges; cumulative, so it needs no order among the answers. Whether the peer sleeps is looked at later: that
+/// look waits until the entry has reached the other CPU, and the application is waiting for its message.
+pub(super) fn acknowledge(wire: &Wire, owed: Owed) {
+    let header = Header {
+        kind: ACK,
+        dst_qpn: owed.to.0,
+        src_qpn: owed.from.0,
+        seq: owed.psn.get(),
+        ..Header::default()
+    };
+    if put(wire, &header) {
+        wire.unrung.store(true, Ordering::Relaxed);
+    } else {
+        wire.keep_stray(header);
+    }
 }
 
 /// Refuses a request for a QP that does not exist.

@@ -140,6 +140,8 @@ impl Consumer {
             // SAFETY: header, extension and payload lie inside the mapping, checked just above.
             let payload = unsafe { NonNull::new_unchecked(ring.line(self.pos).add(HEADER + ext.bytes())) };
             self.current = lines;
+            // The producer has just written there to say that nothing follows: fetch it while this entry is worked on.
+            ring.prefetch(if self.pos + lines == ring.lines { 0 } else { self.pos + lines });
             let spare = (first >> 48) as u16;
             let flags = flags & USER_FLAGS;
             let header = Header { kind, flags, spare, dst_qpn, src_qpn, seq, total, imm, ext };
