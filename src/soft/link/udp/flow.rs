@@ -2,6 +2,7 @@
 use super::sides::{Receives, Sends};
 use super::{Path, port};
 use crate::soft::ah::Address;
+use crate::soft::node::Node;
 use crate::soft::qp::Qp;
 use crate::soft::qp::attr::Attributes;
 use crate::soft::qp::requester::Requester as SendHalf;
@@ -13,6 +14,7 @@ use crate::soft::transport::unreliable::{Receiver, Sender};
 use crate::soft::types::{QpState, QpType};
 use crate::soft::wire::{Packet, Transport};
 use crate::sys::{clock, lock::Lock};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Packets between two looks at the socket's buffer.
@@ -74,7 +76,7 @@ impl Flow {
             Receiving::Reliable(Responder::new(from, reads, timer))
         };
         Self {
-            path: path_of(address),
+            path: path_of(qp.node, address),
             sending: Lock::new(None),
             receiving: Lock::new(receiving),
             connection,
@@ -231,8 +233,11 @@ fn patience(sq: &SendHalf) -> Patience {
 }
 
 /// The way to an address.
-pub(super) fn path_of(address: &Address) -> Path {
+pub(super) fn path_of(node: &Node, address: &Address) -> Path {
+    let link_local = matches!(address.dgid.ip(), IpAddr::V6(a) if a.is_unicast_link_local());
+    let interface = if link_local { node.gids().get(usize::from(address.sgid_index)) } else { None };
     Path {
+        interface: interface.map_or(0, |row| row.ifindex),
         traffic_class: address.traffic_class,
         hop_limit: address.hop_limit,
         ..Path::new(address.sgid.ip(), address.dgid.ip())

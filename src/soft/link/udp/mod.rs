@@ -12,7 +12,7 @@ use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
 use crate::sys::{errno::Errno, fork::ParentFd, log};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 pub use batch::{Received, RxBatch};
@@ -118,17 +118,21 @@ impl Endpoint {
     }
 }
 
-/// The MTU of the route from `src` to `dst` in bytes, IP header included.
+/// The MTU of the route in bytes, IP header included.
 ///
 /// # Errors
 /// ENETUNREACH or EHOSTUNREACH when there is no route; EINVAL when the families differ.
-pub fn route_mtu(dst: IpAddr, src: IpAddr) -> Result<u32, Errno> {
-    if dst.is_ipv4() != src.is_ipv4() {
+pub fn route_mtu(path: &Path) -> Result<u32, Errno> {
+    let end = |ip, port| match ip {
+        IpAddr::V6(a) => SocketAddr::from(SocketAddrV6::new(a, port, 0, path.interface)),
+        IpAddr::V4(_) => SocketAddr::new(ip, port),
+    };
+    if path.dst.is_ipv4() != path.src.is_ipv4() {
         return Err(Errno::EINVAL);
     }
-    let socket = UdpSocket::bind(SocketAddr::new(src, 0))?;
-    socket.connect(SocketAddr::new(dst, UDP_PORT))?;
-    control::connected_mtu(&socket, dst.is_ipv6())
+    let socket = UdpSocket::bind(end(path.src, 0))?;
+    socket.connect(end(path.dst, UDP_PORT))?;
+    control::connected_mtu(&socket, path.dst.is_ipv6())
 }
 
 /// Whether packets of `mtu` payload bytes fit a route of `route_mtu` bytes.
@@ -235,7 +239,7 @@ mod tests {
     #[test]
     fn loopback_carries_the_largest_mtu() {
         let lo: IpAddr = "127.0.0.1".parse().unwrap();
-        let mtu = route_mtu(lo, lo).unwrap();
+        let mtu = route_mtu(&Path::new(lo, lo)).unwrap();
         assert!(fits(Mtu::B4096, mtu, false), "loopback MTU is {mtu}");
         assert!(fits(Mtu::B1024, 1500, true) && !fits(Mtu::B2048, 1500, false));
         assert_eq!(largest_fitting(1500, false), Mtu::B1024);

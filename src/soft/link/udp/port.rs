@@ -34,10 +34,11 @@ thread_local! {
 
 /// Lends an empty outbox whose memory is kept for the next time.
 pub(super) fn with_outbox<R>(work: impl FnOnce(&mut Outbox) -> R) -> R {
-    let mut out = OUTBOX.take();
+    // A thread that ends has none to lend any more.
+    let mut out = OUTBOX.try_with(RefCell::take).unwrap_or_default();
     let result = work(&mut out);
     out.clear();
-    OUTBOX.set(out);
+    let _ = OUTBOX.try_with(|kept| kept.replace(out));
     result
 }
 
@@ -92,7 +93,7 @@ impl Port {
         refuse: &dyn Fn(fmt::Arguments<'_>) -> Errno,
     ) -> Result<Arc<Flow>, Errno> {
         let (src, dst) = (address.sgid.ip(), address.dgid.ip());
-        let carries = route_mtu(dst, src).map_err(|e| {
+        let carries = route_mtu(&path_of(qp.node, address)).map_err(|e| {
             refuse(format_args!(
                 "ah_attr: no route from {src} (sgid_index {}) to {dst}: {e:?}",
                 address.sgid_index
@@ -235,7 +236,7 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<(), Wc
     with_outbox(|out| {
         let bytes = out.push(&packet, wqe.length as usize);
         sq.gather(qp, at, 0, RunMut::of(bytes))?;
-        qp.node.udp.send(&path_of(&ah.address), out);
+        qp.node.udp.send(&path_of(qp.node, &ah.address), out);
         Ok(())
     })
 }
