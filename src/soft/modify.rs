@@ -91,17 +91,16 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         ));
         return Err(Errno::EINVAL);
     }
-    let sgid = node.gid(wanted.sgid_index as u32).map_err(|e| {
+    let sgid = node.gid(wanted.sgid_index as u32).inspect_err(|e| {
         explain(format_args!(
             "{call} {what}.grh.sgid_index={}: {}",
             wanted.sgid_index,
-            if e == Errno::ENODATA {
+            if *e == Errno::ENODATA {
                 "that slot of the GID table is empty"
             } else {
                 "the GID table is shorter"
             }
         ));
-        e
     })?;
     if wanted.dgid.is_zero() {
         explain(format_args!("{call} {what}.grh.dgid is zero: expected the peer's GID"));

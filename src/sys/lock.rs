@@ -91,8 +91,8 @@ impl<T> Lock<T> {
                 return;
             }
             match round {
-                ..SPINS => std::hint::spin_loop(),
-                ..YIELDS_END => std::thread::yield_now(),
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..YIELDS_END => std::thread::yield_now(),
                 _ => std::thread::sleep(NAP),
             }
         }

@@ -311,14 +311,14 @@ pub unsafe extern "C" fn modify_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr, ma
     unsafe {
         let srq = &object::<_, SrqObject>(c).srq;
         let attr = &*attr;
-        if mask & IBV_SRQ_MAX_WR != 0 {
-            if attr.max_wr > limits::MAX_SRQ_WR || srq.resize(attr.max_wr).is_err() {
-                explain(format_args!(
-                    "ibv_modify_srq max_wr={}: too large, or too small for what is posted",
-                    attr.max_wr
-                ));
-                return libc::EINVAL;
-            }
+        if mask & IBV_SRQ_MAX_WR != 0
+            && (attr.max_wr > limits::MAX_SRQ_WR || srq.resize(attr.max_wr).is_err())
+        {
+            explain(format_args!(
+                "ibv_modify_srq max_wr={}: too large, or too small for what is posted",
+                attr.max_wr
+            ));
+            return libc::EINVAL;
         }
         if mask & IBV_SRQ_LIMIT != 0 && srq.arm_limit(attr.srq_limit).is_err() {
             explain(format_args!("ibv_modify_srq srq_limit={}: larger than max_wr", attr.srq_limit));

@@ -85,7 +85,7 @@ pub struct Wires {
     qpns: Lock<Numbers>,
     srqns: Lock<Numbers>,
     /// Replaced as a whole, so that readers keep what they have.
-    list: RwLock<Arc<[Arc<Wire>]>>,
+    list: RwLock<List>,
     /// Counts changes of `list`; threads keep a copy of their own.
     version: AtomicU64,
     by_slot: RwLock<HashMap<u16, Arc<Wire>>>,
@@ -291,7 +291,7 @@ impl Wires {
         }
     }
 
-    fn list(&self) -> Arc<[Arc<Wire>]> {
+    fn list(&self) -> List {
         self.list.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
@@ -306,8 +306,11 @@ impl Wires {
     }
 }
 
+/// All wires at some moment.
+type List = Arc<[Arc<Wire>]>;
+
 thread_local! {
-    static MY_LIST: Cell<Option<(u64, Arc<[Arc<Wire>]>)>> = const { Cell::new(None) };
+    static MY_LIST: Cell<Option<(u64, List)>> = const { Cell::new(None) };
 }
 
 /// A first version that no list of this process, or of the one it was forked from, has had.
