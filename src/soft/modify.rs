@@ -7,7 +7,7 @@ use super::qp::attr::{self, Attributes, Mask};
 use super::qp::requester::RetryLimits;
 use super::types::{Access, Gid, Mtu, Psn, QpState, QpType, Qpn};
 use crate::sys::errno::Errno;
-use crate::sys::log::explain;
+use crate::sys::log::{Level, explain, log};
 
 /// The values of `struct ibv_qp_attr`, unchecked; those outside the mask are ignored.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +151,7 @@ pub fn modify(qp: &Qp, wanted: &Wanted, mask: u32) -> Result<(), Errno> {
     let mut path = Path::None;
     if to == QpState::Rtr && from == QpState::Init && qp.kind != QpType::Ud {
         path = connect(qp, &next, &refuse)?;
+        log(Level::Info, format_args!("qp {:?} to {:?}, path: {}", qp.num, next.dest_qpn, path.describe()));
     }
     if to == QpState::Rtr && qp.kind == QpType::Ud {
         // Without the port it hears only this host, which is explained.

@@ -28,6 +28,16 @@ pub enum Path {
 }
 
 impl Path {
+    /// Its name for people.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Path::None => "none",
+            Path::Local(_) => "memory of one process",
+            Path::Shm(..) => "shared memory between two processes of this host",
+            Path::Absent(_) => "this host, where no process has the QPN yet",
+            Path::Udp(_) => "RoCEv2 on UDP 4791",
+        }
+    }
     /// Messages of QP `from` may come this way.
     pub fn leads_to(&self, from: Qpn) -> bool {
         matches!(self, Path::Local(to) | Path::Shm(_, to) | Path::Absent(to) if *to == from)
