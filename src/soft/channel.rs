@@ -1,13 +1,14 @@
 //! Queues of events with a file descriptor that polls readable: completion channels and a context's asynchronous events.
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::engine;
 use super::types::EventType;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
+use crate::sys::fork;
 use crate::sys::lock::Lock;
 
 /// A completion channel. Its fd is an epoll fd over its own doorbell and those of all peers, so that the woken thread
@@ -36,6 +37,8 @@ pub struct AsyncQueue {
 
 #[derive(Debug)]
 struct Queue<T> {
+    /// The process that it belongs to: a forked child shares the descriptors, and must take nothing from them.
+    generation: u32,
     bell: EventFd,
     events: Lock<VecDeque<T>>,
 }
@@ -55,27 +58,20 @@ impl CompChannel {
         self.fd.as_raw_fd()
     }
 
-    /// Queues an event of the CQ at address `cookie`.
-    pub fn push(&self, cookie: usize) {
-        self.queue.push(cookie);
-    }
-
-    /// Counts CQs that wait for an event; while there are any, peers ring the doorbell for each message.
-    pub fn armed(&self, by: i64) {
-        ARMED.fetch_add(by, Ordering::SeqCst);
-        if by > 0 {
-            engine::expect_doorbells();
-        }
+    /// Queues an event of the CQ whose address is in `cookie`; none once that is 0.
+    pub fn push(&self, cookie: &AtomicUsize) {
+        self.queue.push(|| Some(cookie.load(Ordering::Relaxed)).filter(|cookie| *cookie != 0));
     }
 
     /// The oldest event, waiting for one unless the application set O_NONBLOCK on the fd: then EAGAIN.
-    /// `taken` is called with it before anybody can destroy the CQ.
+    /// `taken` is called with it before anybody can destroy the CQ. EIO in a forked child.
     pub fn next_event(&self, taken: impl Fn(&usize)) -> Result<usize, Errno> {
+        self.queue.is_ours()?;
         loop {
             if let Some(cookie) = self.queue.pop(&taken) {
                 return Ok(cookie);
             }
-            if engine::progress() {
+            if engine::sweep() {
                 continue;
             }
             if engine::is_nonblocking(self.fd()) {
@@ -85,23 +81,10 @@ impl CompChannel {
         }
     }
 
-    /// Drops queued events that `unwanted` names.
-    pub fn forget(&self, unwanted: impl Fn(&usize) -> bool) {
-        self.queue.forget(unwanted);
+    /// Drops queued events of the CQ at `address`, whose cookie is 0 by now.
+    pub fn forget(&self, address: usize) {
+        self.queue.forget(|| address, |event, gone| *event == gone);
     }
-}
-
-/// Armed CQs of the process.
-static ARMED: AtomicI64 = AtomicI64::new(0);
-
-/// Whether some CQ waits for an event.
-pub fn any_armed() -> bool {
-    ARMED.load(Ordering::SeqCst) > 0
-}
-
-/// In a forked child nothing is armed.
-pub fn forget_armed() {
-    ARMED.store(0, Ordering::SeqCst);
 }
 
 impl AsyncQueue {
@@ -118,14 +101,18 @@ impl AsyncQueue {
         self.fd.as_raw_fd()
     }
 
-    /// Queues an event about the object or port `element`.
-    pub fn push(&self, kind: EventType, element: usize) {
-        self.queue.push(AsyncEvent { kind, element });
+    /// Queues an event about the object whose address is in `cookie`; none once that is 0.
+    pub fn push(&self, kind: EventType, cookie: &AtomicUsize) {
+        self.queue.push(|| {
+            let element = cookie.load(Ordering::Relaxed);
+            (element != 0).then_some(AsyncEvent { kind, element })
+        });
     }
 
     /// The oldest event, waiting for one unless the application set O_NONBLOCK on the fd: then EAGAIN.
-    /// `taken` is called with it before anybody can destroy the object that it names.
+    /// `taken` is called with it before anybody can destroy the object that it names. EIO in a forked child.
     pub fn next_event(&self, taken: impl Fn(&AsyncEvent)) -> Result<AsyncEvent, Errno> {
+        self.queue.is_ours()?;
         loop {
             if let Some(event) = self.queue.pop(&taken) {
                 return Ok(event);
@@ -137,19 +124,26 @@ impl AsyncQueue {
         }
     }
 
-    /// Drops queued events about `element`; before that object goes.
-    pub fn forget(&self, element: usize) {
-        self.queue.forget(|e| e.element == element && e.kind.names_an_object());
+    /// No events of the object from now on, and those queued are dropped; before that object goes.
+    pub fn forget(&self, cookie: &AtomicUsize) {
+        let names = |event: &AsyncEvent, gone| event.element == gone && event.kind.names_an_object();
+        self.queue.forget(|| cookie.swap(0, Ordering::Relaxed), names);
     }
 }
 
 impl<T> Queue<T> {
     fn new() -> Result<Self, Errno> {
-        Ok(Self { bell: EventFd::new()?, events: Lock::new(VecDeque::new()) })
+        Ok(Self { generation: fork::generation(), bell: EventFd::new()?, events: Lock::new(VecDeque::new()) })
     }
 
-    fn push(&self, event: T) {
+    fn is_ours(&self) -> Result<(), Errno> {
+        if self.generation == fork::generation() { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// Queues what `event` gives, which is asked under the lock that `forget` takes.
+    fn push(&self, event: impl FnOnce() -> Option<T>) {
         let mut events = self.events.lock();
+        let Some(event) = event() else { return };
         events.push_back(event);
         if events.len() == 1 {
             self.bell.signal();
@@ -172,10 +166,11 @@ impl<T> Queue<T> {
         self.events.lock().is_empty()
     }
 
-    fn forget(&self, unwanted: impl Fn(&T) -> bool) {
+    fn forget(&self, gone: impl FnOnce() -> usize, names: impl Fn(&T, usize) -> bool) {
         let mut events = self.events.lock();
+        let gone = gone();
         let before = events.len();
-        events.retain(|e| !unwanted(e));
+        events.retain(|e| !names(e, gone));
         if before > 0 && events.is_empty() {
             self.bell.drain();
         }

@@ -3,8 +3,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::channel::{AsyncQueue, CompChannel};
+use super::engine;
 use super::types::{EventType, Qpn, WcOpcode, WcStatus};
-use crate::sys::{clock, lock::Lock};
+use crate::sys::{clock, fork, lock::Lock};
 
 /// One completion, laid out as `struct ibv_wc`, so that polling is a copy. `imm` keeps the sender's bytes.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +85,8 @@ pub struct Cq {
     held: AtomicU32,
     channel: Option<Arc<CompChannel>>,
     events: Arc<AsyncQueue>,
+    /// The process that it belongs to.
+    generation: u32,
     /// The address of the application's `ibv_cq`, which events name.
     pub cookie: AtomicUsize,
     /// QPs and SRQs that use this queue; it cannot be destroyed before them.
@@ -132,9 +135,16 @@ impl Cq {
             held: AtomicU32::new(0),
             channel,
             events,
+            generation: fork::generation(),
             cookie: AtomicUsize::new(0),
             users: AtomicU32::new(0),
         }
+    }
+
+    /// This process made it; a forked child must not touch it, its lock may be held for ever.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
     }
 
     /// The channel that it notifies.
@@ -188,29 +198,38 @@ impl Cq {
     }
 
     /// Asks for one event for the next completion; completions already in the queue do not count (`ibv_req_notify_cq(3)`).
+    /// Called with no lock held.
     pub fn arm(&self, solicited_only: bool) {
-        let Some(channel) = &self.channel else { return };
+        if self.channel.is_none() {
+            return;
+        }
         let mut ring = self.ring.lock();
-        if ring.armed == Armed::No {
-            channel.armed(1);
+        let first = ring.armed == Armed::No;
+        if first {
+            engine::count_armed(1);
         }
         // A request for any completion stands until its event; one for solicited ones may widen.
         if ring.armed != Armed::Any {
             ring.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
+        drop(ring);
+        if first {
+            engine::expect_doorbells();
+        }
     }
 
     /// Ends notifications and forgets events not yet read; before the application's object goes.
     pub fn retire(&self) {
-        let mut ring = self.ring.lock();
+        let address = self.cookie.load(Ordering::Relaxed);
+        self.events.forget(&self.cookie);
         let Some(channel) = &self.channel else { return };
+        let mut ring = self.ring.lock();
         if ring.armed != Armed::No {
             ring.armed = Armed::No;
-            channel.armed(-1);
+            engine::count_armed(-1);
         }
         drop(ring);
-        let cookie = self.cookie.load(Ordering::Relaxed);
-        channel.forget(|c| *c == cookie);
+        channel.forget(address);
     }
 
     /// Changes the depth; fails with the number of completions held when they do not fit.
@@ -241,15 +260,15 @@ impl Cq {
                 "cq: overrun, all {} entries are taken: poll more often or create it larger",
                 ring.depth
             ));
-            self.events.push(EventType::CqErr, self.cookie.load(Ordering::Relaxed));
+            self.events.push(EventType::CqErr, &self.cookie);
         }
         Err(Overrun)
     }
 
     fn notify(&self) {
         if let Some(channel) = &self.channel {
-            channel.armed(-1);
-            channel.push(self.cookie.load(Ordering::Relaxed));
+            engine::count_armed(-1);
+            channel.push(&self.cookie);
         }
     }
 }

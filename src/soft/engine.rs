@@ -5,10 +5,9 @@
 //! and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two.
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use super::channel;
 use super::node::{self, Node};
 use crate::sys::epoll::{self, Epoll, Event, NO_EVENT};
 use crate::sys::errno::Errno;
@@ -18,6 +17,8 @@ use crate::sys::{clock, futex, signal};
 const YIELD_AFTER: u32 = 1000;
 /// A thread that has looked for work this many times shows a sign of life, and looks at deadlines.
 const LIFE_EVERY: u32 = 64;
+/// A thread that arms a CQ takes no more than this many rounds of messages.
+const SWEEPS: u32 = 16;
 /// How often the progress thread looks whether somebody still polls or waits.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -39,6 +40,8 @@ pub struct Engine {
     kick: crate::sys::eventfd::EventFd,
     /// Threads that wait in `ibv_get_cq_event`.
     waiters: AtomicU32,
+    /// CQs that wait for an event.
+    armed: AtomicI64,
     /// The progress thread sleeps until `waiters` changes.
     is_aside: AtomicBool,
     /// Counts signs of life of polling threads.
@@ -62,6 +65,7 @@ impl Engine {
             epoll,
             kick,
             waiters: AtomicU32::new(0),
+            armed: AtomicI64::new(0),
             is_aside: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
@@ -86,6 +90,11 @@ impl Engine {
         {
             self.is_deaf.store(!heed, Ordering::SeqCst);
         }
+    }
+
+    /// Somebody sleeps until a message comes, or may do so any time.
+    fn is_expecting(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) > 0 || self.waiters.load(Ordering::SeqCst) > 0
     }
 
     /// Adds the doorbells of the process to a channel's own set.
@@ -113,11 +122,13 @@ fn run(node: &'static Node) {
     let mut polls = 0;
     loop {
         if engine.waiters.load(Ordering::SeqCst) > 0 {
+            // What a thread left to its next look, which may never come.
+            while sweep_of(node) {}
             stand_aside(engine);
             continue;
         }
         if node.wires.own().is_asleep() {
-            while progress_of(node) {}
+            while sweep_of(node) {}
             handle_events(node, -1);
             continue;
         }
@@ -180,13 +191,20 @@ fn handle(node: &'static Node, event: &Event) {
 }
 
 /// Looks for work of the whole process once; true if there was any. Called with no lock held.
-pub fn progress() -> bool {
-    node::existing().is_some_and(progress_of)
-}
-
 #[inline]
 fn progress_of(node: &'static Node) -> bool {
     let did = node.wires.poll(node) | node.udp.poll(node);
+    node.settle();
+    did
+}
+
+/// `progress` that leaves nothing to a thread which is looking already, and may be about to stop: before sleeping.
+pub fn sweep() -> bool {
+    node::existing().is_some_and(sweep_of)
+}
+
+fn sweep_of(node: &'static Node) -> bool {
+    let did = node.wires.sweep(node) | node.udp.poll(node);
     node.settle();
     did
 }
@@ -208,10 +226,16 @@ fn live(node: &'static Node, empties: u32) -> bool {
     let engine = &node.engine;
     engine.polls.fetch_add(1, Ordering::Relaxed);
     let own = node.wires.own();
-    if own.is_asleep() && !channel::any_armed() && engine.waiters.load(Ordering::Relaxed) == 0 {
+    if own.is_asleep() && !engine.is_expecting() {
         own.set_asleep(false);
-        // The progress thread must begin to look whether polling goes on.
-        engine.kick.signal();
+        fence(Ordering::SeqCst);
+        if engine.is_expecting() {
+            // Somebody went to sleep meanwhile.
+            expect_doorbells();
+        } else {
+            // The progress thread must begin to look whether polling goes on.
+            engine.kick.signal();
+        }
     }
     let fired = node.timers.earliest() != u64::MAX && node.timers.fire(node, clock::now_ns());
     if empties >= YIELD_AFTER {
@@ -232,10 +256,21 @@ pub fn watch(channel: &Epoll) -> Result<(), Errno> {
     node::node()?.engine.join(channel)
 }
 
+/// Counts CQs that wait for an event; while there are any, peers ring the doorbell for each message.
+pub fn count_armed(by: i64) {
+    if let Some(node) = node::existing() {
+        node.engine.armed.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
 /// A CQ was armed: from now on peers ring for each message, and what came before is taken now.
 pub fn expect_doorbells() {
     if let Some(node) = node::existing() {
         fall_asleep(node);
+        if (0..SWEEPS).all(|_| sweep_of(node)) {
+            // There is more: whoever waits for descriptors goes on.
+            node.engine.kick.signal();
+        }
     }
 }
 
@@ -247,12 +282,11 @@ pub fn wait_for(fd: RawFd, ready: impl Fn() -> bool) -> Result<(), Errno> {
     fall_asleep(node);
     node.wires.nudge();
     let mut outcome = Ok(());
-    if !progress_of(node) && !ready() {
+    if !sweep_of(node) && !ready() {
         // SAFETY: the caller's object owns the descriptor and outlives the call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         outcome = wait_readable(fd);
         handle_events(node, 0);
-        progress_of(node);
     }
     if engine.waiters.fetch_sub(1, Ordering::SeqCst) == 1 && engine.is_aside.load(Ordering::SeqCst) {
         futex::wake(&engine.waiters);

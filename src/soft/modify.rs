@@ -157,7 +157,12 @@ pub fn modify(qp: &Qp, wanted: &Wanted, mask: u32) -> Result<(), Errno> {
         // Without the port it hears only this host, which is explained.
         let _ = qp.node.udp.open(&qp.node.engine);
     }
-    commit(qp, from, to, &next, mask, path);
+    if !commit(qp, from, to, &next, mask, path) {
+        if to == QpState::Rtr {
+            qp.node.udp.disconnect(qp);
+        }
+        return Err(refuse(format_args!("the QP has meanwhile gone to {}", name(Some(qp.state())))));
+    }
     *held = next;
     drop(held);
     qp.node.settle();
@@ -258,13 +263,17 @@ fn connect(
     qp.node.udp.connect(qp, &address, next, refuse).map(Path::Udp)
 }
 
-/// Makes the change: nothing here can fail.
-fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, path: Path) {
-    if to == QpState::Err && from != QpState::Err {
-        return qp.fail(None, None);
+/// Makes the change; false when the QP has failed since its state was looked at.
+fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, path: Path) -> bool {
+    if to == QpState::Err {
+        qp.fail(None, None);
+        return true;
     }
     let mut sq = qp.sq.lock();
     let mut rq = qp.rq.lock();
+    if to != QpState::Reset && qp.state() != from {
+        return false;
+    }
     {
         let mut shown = qp.shown.lock();
         (shown.access, shown.max_dest_rd_atomic) = (next.access, next.max_dest_rd_atomic);
@@ -279,7 +288,7 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
         drop((sq, rq));
         qp.node.udp.disconnect(qp);
         qp.node.wires.wait_for_direct(qp);
-        return;
+        return true;
     }
     rq.access = next.access;
     rq.min_rnr_timer = next.min_rnr_timer;
@@ -307,6 +316,7 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
     if to == QpState::Rts {
         link::pump(qp, &mut sq);
     }
+    true
 }
 
 fn name(state: Option<QpState>) -> &'static str {

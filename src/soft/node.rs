@@ -77,7 +77,6 @@ pub fn existing() -> Option<&'static Node> {
 impl Node {
     fn new() -> Result<Self, Errno> {
         let generation = fork::generation();
-        super::channel::forget_armed();
         let wires = Wires::new()?;
         Ok(Self {
             generation,

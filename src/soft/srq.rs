@@ -1,6 +1,6 @@
 //! Shared receive queues, basic and XRC.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use super::channel::AsyncQueue;
 use super::cq::Cq;
@@ -82,7 +82,7 @@ impl Srq {
         let got = state.queue.take(taken);
         if got && state.limit > 0 && state.queue.len() < state.limit {
             state.limit = 0;
-            self.events.push(EventType::SrqLimitReached, self.cookie.load(Ordering::Relaxed));
+            self.events.push(EventType::SrqLimitReached, &self.cookie);
         }
         got
     }
@@ -107,7 +107,7 @@ impl Srq {
         state.limit = limit;
         if limit > 0 && state.queue.len() < limit {
             state.limit = 0;
-            self.events.push(EventType::SrqLimitReached, self.cookie.load(Ordering::Relaxed));
+            self.events.push(EventType::SrqLimitReached, &self.cookie);
         }
         Ok(())
     }

@@ -153,6 +153,14 @@ impl Qp {
         self.node.publish_qp(self);
     }
 
+    /// Moves to SQE, unless the other half has meanwhile moved to ERR. The caller holds the send half's lock.
+    pub fn stop_sending(&self) {
+        let (rts, sqe) = (QpState::Rts as u8, QpState::Sqe as u8);
+        if self.state.compare_exchange(rts, sqe, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.node.publish_qp(self);
+        }
+    }
+
     /// A counted reference to this QP; none once it is being destroyed.
     pub fn me(&self) -> Option<Arc<Qp>> {
         self.me.upgrade()
@@ -166,11 +174,8 @@ impl Qp {
 
     /// Raises an asynchronous event about this QP.
     pub fn raise(&self, event: EventType) {
-        let cookie = self.cookie.load(Ordering::Relaxed);
-        // The shadow of another process's QP is no object of the application.
-        if cookie != 0 {
-            self.events.push(event, cookie);
-        }
+        // The shadow of another process's QP is no object of the application: its cookie is 0.
+        self.events.push(event, &self.cookie);
     }
 
     /// Moves the QP to ERR from the receive half, whose lock the caller holds and which flushes itself; the send half

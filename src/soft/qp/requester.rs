@@ -482,7 +482,7 @@ impl Requester {
             self.flush(qp);
             qp.flush_later();
         } else {
-            qp.set_state(QpState::Sqe);
+            qp.stop_sending();
             self.complete_oldest_with(qp, status);
             self.flush(qp);
         }

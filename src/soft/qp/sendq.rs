@@ -47,7 +47,8 @@ pub struct Wqe {
 }
 
 impl Wqe {
-    const EMPTY: Wqe = Wqe {
+    /// None yet.
+    pub const EMPTY: Wqe = Wqe {
         wr_id: 0,
         opcode: WrOpcode::Send,
         flags: SendFlags::empty(),

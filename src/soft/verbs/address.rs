@@ -34,6 +34,9 @@ pub unsafe extern "C" fn create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *m
     unsafe {
         let pd: &PdObject = object(c);
         let node = context((*c).context).node;
+        if !node.is_ours() {
+            return null(Errno::EIO);
+        }
         match resolve(node, &wanted(&*attr), "ibv_create_ah", "attr") {
             Ok(address) => {
                 let mut whole = ibv_ah::zeroed();

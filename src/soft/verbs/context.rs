@@ -8,7 +8,7 @@ use crate::abi::*;
 use crate::provider::{self, AsyncEvent, Found, LibraryOps, Provider};
 use crate::soft::channel::{AsyncQueue, CompChannel};
 use crate::soft::device::{self, Device};
-use crate::soft::gid::GidEntry;
+use crate::soft::gid::{GidEntry, GidTable};
 use crate::soft::node;
 use crate::soft::types::EventType;
 use crate::sys::errno::Errno;
@@ -122,7 +122,7 @@ unsafe fn count(kind: EventType, element: usize) {
 
 unsafe fn query_gid(c: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
     // SAFETY: a live context of urxe.
-    let gids = unsafe { context(c) }.node.gids();
+    let gids = unsafe { gids(c) };
     gids.refresh();
     match gids.get(index as usize) {
         Some(entry) if port == 1 => Ok(row(index as usize, &entry)),
@@ -133,9 +133,19 @@ unsafe fn query_gid(c: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gi
 
 unsafe fn gid_table(c: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> {
     // SAFETY: a live context of urxe.
-    let gids = unsafe { context(c) }.node.gids();
+    let gids = unsafe { gids(c) };
     gids.refresh();
     Ok(gids.entries().iter().map(|(index, entry)| row(*index, entry)).collect())
+}
+
+/// The GID table; of a context inherited over a fork, the child's own, since the parent's may have been in use.
+///
+/// # Safety
+/// `c` must be a live context of urxe.
+unsafe fn gids(c: *mut ibv_context) -> &'static GidTable {
+    // SAFETY: the caller vouches for the context.
+    let node = unsafe { context(c) }.node;
+    if node.is_ours() { node.gids() } else { node::node().map_or(node.gids(), |own| own.gids()) }
 }
 
 fn row(index: usize, entry: &GidEntry) -> ibv_gid_entry {
@@ -188,7 +198,7 @@ unsafe extern "C" fn query_port(c: *mut ibv_context, port: u8, attr: *mut ibv_po
     }
     // SAFETY: the library passes a live context and room for the whole struct.
     unsafe {
-        let gids = context(c).node.gids();
+        let gids = gids(c);
         gids.refresh();
         attr.write(device::port_attr(gids));
     }

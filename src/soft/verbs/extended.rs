@@ -1,9 +1,10 @@
 //! Extended completion queues (`ibv_start_poll`) and the `ibv_wr_*` calls.
 use std::ffi::{c_int, c_void};
 
-use super::work::{can_send, copy_payload};
+use super::work::can_send;
 use super::{AhObject, CqObject, Polled, QpObject, object};
 use crate::abi::*;
+use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::sendq::Wqe;
 use crate::soft::types::{Key, QpType, Qpn, SendFlags, Sge, WrOpcode};
@@ -49,6 +50,9 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
             return libc::EINVAL;
         }
         let cq: &CqObject = object(c);
+        if !cq.cq.is_ours() {
+            return libc::EIO;
+        }
         if !cq.single_threaded {
             cq.polling.lock_raw();
         }
@@ -165,54 +169,116 @@ pub fn fill_qp(c: &mut ibv_qp_ex, kind: QpType, flags: u64) {
     c.wr_atomic_fetch_add = has(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add as _);
 }
 
-/// The object and its send half, which this thread holds since `wr_start`.
+/// What `ibv_wr_start` to `ibv_wr_complete` collect. It lies beside the send queue, whose lock is not held meanwhile:
+/// the application may poll in between, and answers must get through.
+#[derive(Debug, Default)]
+pub struct Build {
+    /// The first error, or 0.
+    error: c_int,
+    staged: Vec<Staged>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    /// Limits of the QP.
+    max_sge: usize,
+    max_inline: usize,
+}
+
+/// A request, and where its SGEs or inline bytes begin in the collection.
+#[derive(Debug)]
+struct Staged {
+    wqe: Wqe,
+    from: usize,
+}
+
+impl Build {
+    /// For a QP with these limits.
+    pub fn new(max_sge: u32, max_inline: u32) -> Self {
+        Self { max_sge: max_sge as usize, max_inline: max_inline as usize, ..Self::default() }
+    }
+
+    fn clear(&mut self) {
+        self.error = 0;
+        self.staged.clear();
+        self.sges.clear();
+        self.inline.clear();
+    }
+
+    /// Moves all to the send queue as drafts: ENOMEM when they do not fit, EINVAL where the state is none for posting.
+    fn write_drafts(&mut self, qp: &Qp, sq: &mut Requester) -> Result<(), Errno> {
+        if !self.staged.is_empty() {
+            sq.accepts(qp).inspect_err(|_| {
+                explain(format_args!(
+                    "ibv_wr_complete qp={:?}: the QP is in {:?}, expected RTS",
+                    qp.num,
+                    qp.state()
+                ));
+            })?;
+        }
+        for Staged { wqe, from } in self.staged.drain(..) {
+            let depth = sq.queue.depth();
+            let at = sq.queue.draft().inspect_err(|_| {
+                explain(format_args!(
+                    "ibv_wr_complete qp={:?}: the send queue is full (max_send_wr={depth})",
+                    qp.num
+                ));
+            })?;
+            let (sges, bytes) = (wqe.num_sge as usize, wqe.length as usize);
+            if wqe.flags.contains(SendFlags::INLINE) {
+                sq.queue.inline_places(at)[..bytes].copy_from_slice(&self.inline[from..from + bytes]);
+            } else {
+                sq.queue.sge_places(at)[..sges].copy_from_slice(&self.sges[from..from + sges]);
+            }
+            *sq.queue.wqe_mut(at) = wqe;
+        }
+        Ok(())
+    }
+}
+
+/// The QP and what is being built, which this thread holds since `wr_start`; none in a forked child.
 ///
 /// # Safety
 /// `c` must be a live extended QP of urxe, and this thread between `wr_start` and its end.
-unsafe fn building<'a>(c: *mut ibv_qp_ex) -> (&'a mut QpObject, &'a mut Requester) {
-    // SAFETY: the lock that `wr_start` took keeps others away from both.
+#[inline]
+unsafe fn building<'a>(c: *mut ibv_qp_ex) -> Option<(&'a QpObject, &'a mut Build)> {
+    // SAFETY: the lock that `wr_start` took keeps others away.
     unsafe {
-        let object = &mut *c.cast::<QpObject>();
-        let sq: *mut Requester = object.qp.sq.held();
-        (object, &mut *sq)
+        let object: &QpObject = object(c);
+        object.qp.node.is_ours().then(|| (object, object.build.held()))
     }
 }
 
 unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
     // SAFETY: the application passes a live extended QP; the lock is released by complete or abort.
     unsafe {
-        let qp = object::<_, QpObject>(c).qp.clone();
-        qp.sq.lock_raw();
-        let (object, sq) = building(c);
-        object.building = None;
-        object.build_error = match sq.accepts(&object.qp) {
-            Ok(()) => 0,
-            Err(e) => {
-                let qp = &object.qp;
-                explain(format_args!(
-                    "ibv_wr_start qp={:?}: the QP is in {:?}, expected RTS",
-                    qp.num,
-                    qp.state()
-                ));
-                e.0
-            }
-        };
+        let object: &QpObject = object(c);
+        if object.qp.node.is_ours() {
+            object.build.lock_raw();
+            object.build.held().clear();
+        }
     }
 }
 
 unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the application ends what wr_start began; `qp` keeps the lock alive while it is released.
+    // SAFETY: the application ends what wr_start began.
     unsafe {
-        let (object, sq) = building(c);
-        let qp = object.qp.clone();
-        let error = object.build_error;
+        let Some((object, build)) = building(c) else { return libc::EIO };
+        let qp = &object.qp;
+        let mut error = build.error;
         if error == 0 {
-            sq.publish(&qp);
-            link::pump(&qp, sq);
-        } else {
-            sq.queue.discard_drafts();
+            let mut sq = qp.sq.lock();
+            match build.write_drafts(qp, &mut sq) {
+                Ok(()) => {
+                    sq.publish(qp);
+                    link::pump(qp, &mut sq);
+                }
+                Err(e) => {
+                    sq.queue.discard_drafts();
+                    error = e.0;
+                }
+            }
         }
-        qp.sq.unlock_raw();
+        build.clear();
+        object.build.unlock_raw();
         qp.node.settle();
         error
     }
@@ -221,9 +287,10 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
 unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
     // SAFETY: the application ends what wr_start began.
     unsafe {
-        let (object, sq) = building(c);
-        sq.queue.discard_drafts();
-        object.qp.sq.unlock_raw();
+        if let Some((object, build)) = building(c) {
+            build.clear();
+            object.build.unlock_raw();
+        }
     }
 }
 
@@ -231,33 +298,18 @@ unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
 ///
 /// # Safety
 /// As for `building`.
+#[inline]
 unsafe fn begin(c: *mut ibv_qp_ex, opcode: WrOpcode, fill: impl FnOnce(&mut Wqe)) {
     // SAFETY: the caller vouches for it.
     unsafe {
-        let (object, sq) = building(c);
-        object.building = None;
-        if object.build_error != 0 {
-            return;
-        }
-        match sq.queue.draft() {
-            Ok(at) => {
-                let wqe = sq.queue.wqe_mut(at);
-                wqe.wr_id = (*c).wr_id;
-                wqe.opcode = opcode;
-                // Inline data is a matter of the setter, not of the flag.
-                wqe.flags = SendFlags::from_bits_truncate((*c).wr_flags) - SendFlags::INLINE;
-                fill(wqe);
-                object.building = Some(at);
-            }
-            Err(e) => {
-                let depth = sq.queue.depth();
-                let qp = object.qp.num;
-                explain(format_args!(
-                    "ibv_wr_{opcode:?} qp={qp:?}: the send queue is full (max_send_wr={depth})"
-                ));
-                object.build_error = e.0;
-            }
-        }
+        let Some((_, build)) = building(c) else { return };
+        let mut wqe = Wqe::EMPTY;
+        wqe.wr_id = (*c).wr_id;
+        wqe.opcode = opcode;
+        // Inline data is a matter of the setter, not of the flag.
+        wqe.flags = SendFlags::from_bits_truncate((*c).wr_flags) - SendFlags::INLINE;
+        fill(&mut wqe);
+        build.staged.push(Staged { wqe, from: 0 });
     }
 }
 
@@ -266,9 +318,10 @@ unsafe fn begin(c: *mut ibv_qp_ex, opcode: WrOpcode, fill: impl FnOnce(&mut Wqe)
 unsafe fn with_wqe(c: *mut ibv_qp_ex, fill: impl FnOnce(&mut Wqe)) {
     // SAFETY: the caller vouches for it.
     unsafe {
-        let (object, sq) = building(c);
-        if let Some(at) = object.building {
-            fill(sq.queue.wqe_mut(at));
+        if let Some((_, build)) = building(c)
+            && let Some(last) = build.staged.last_mut()
+        {
+            fill(&mut last.wqe);
         }
     }
 }
@@ -318,7 +371,9 @@ unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32
     // SAFETY: see wr_send; the application passes a live AH.
     unsafe {
         if ah.is_null() {
-            building(c).0.build_error = libc::EINVAL;
+            if let Some((_, build)) = building(c) {
+                build.error = libc::EINVAL;
+            }
             return;
         }
         let ah = object::<_, AhObject>(ah).ah.clone();
@@ -333,62 +388,85 @@ unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, srqn: u32) {
 
 unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: see wr_send.
-    unsafe { set_list(c, &[Sge { addr, length, lkey: Key(lkey) }], SendFlags::empty()) }
+    unsafe { set_list(c, &[Sge { addr, length, lkey: Key(lkey) }]) }
 }
 
 unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, n: usize, list: *const ibv_sge) {
     // SAFETY: see wr_send; the application passes `n` SGEs, laid out as ours.
     unsafe {
         let list = if n == 0 { &[][..] } else { std::slice::from_raw_parts(list.cast::<Sge>(), n) };
-        set_list(c, list, SendFlags::empty());
+        set_list(c, list);
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(c: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // A length beyond 2^32 is beyond every limit.
-    let length = length.min(u32::MAX as usize) as u32;
     // SAFETY: see wr_send.
-    unsafe { set_list(c, &[Sge { addr: addr as u64, length, lkey: Key(0) }], SendFlags::INLINE) }
+    unsafe { set_inline(c, &[ibv_data_buf { addr, length }]) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(c: *mut ibv_qp_ex, n: usize, list: *const ibv_data_buf) {
     // SAFETY: see wr_send; the application passes `n` buffers.
     unsafe {
-        let bufs = if n == 0 { &[][..] } else { std::slice::from_raw_parts(list, n) };
-        let sges: Vec<Sge> = bufs
-            .iter()
-            .map(|b| Sge {
-                addr: b.addr as u64,
-                length: b.length.min(u32::MAX as usize) as u32,
-                lkey: Key(0),
-            })
-            .collect();
-        set_list(c, &sges, SendFlags::INLINE);
+        set_inline(c, if n == 0 { &[][..] } else { std::slice::from_raw_parts(list, n) });
     }
 }
 
 /// # Safety
-/// As for `building`; with INLINE the list names readable memory.
-unsafe fn set_list(c: *mut ibv_qp_ex, list: &[Sge], inline: SendFlags) {
+/// As for `building`.
+#[inline]
+unsafe fn set_list(c: *mut ibv_qp_ex, list: &[Sge]) {
     // SAFETY: the caller vouches for it.
     unsafe {
-        let (object, sq) = building(c);
-        let Some(at) = object.building else { return };
-        let max = if inline.is_empty() { sq.queue.max_sge() as usize } else { usize::MAX };
-        let filled = if list.len() > max {
-            Err(list.len() as u64)
-        } else {
-            sq.queue.wqe_mut(at).flags |= inline;
-            copy_payload(sq, at, list.as_ptr(), list.len(), inline)
-        };
-        if let Err(got) = filled {
-            let what = if inline.is_empty() { "SGEs" } else { "inline bytes" };
-            let (sges, bytes) = (sq.queue.max_sge(), sq.queue.max_inline());
-            explain(format_args!(
-                "ibv_wr_set_* qp={:?}: {got} {what}: expected at most max_send_sge={sges}, max_inline_data={bytes}",
-                object.qp.num
-            ));
-            object.build_error = Errno::EINVAL.0;
+        let Some((object, build)) = building(c) else { return };
+        let Some(last) = build.staged.last_mut() else { return };
+        if list.len() > build.max_sge {
+            build.error = refuse(object, list.len(), "SGEs", "max_send_sge", build.max_sge);
+            return;
+        }
+        last.from = build.sges.len();
+        last.wqe.num_sge = list.len() as u32;
+        last.wqe.flags -= SendFlags::INLINE;
+        // A sum beyond 2^32 is as wrong as one beyond 2^31, and completes as such.
+        let length: u64 = list.iter().map(|sge| sge.length as u64).sum();
+        last.wqe.length = length.min(u32::MAX as u64) as u32;
+        build.sges.extend_from_slice(list);
+    }
+}
+
+/// # Safety
+/// As for `building`; the buffers are readable.
+#[inline]
+unsafe fn set_inline(c: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let Some((object, build)) = building(c) else { return };
+        let Some(last) = build.staged.last_mut() else { return };
+        let length = list.iter().fold(0usize, |sum, buf| sum.saturating_add(buf.length));
+        if length > build.max_inline {
+            build.error = refuse(object, length, "inline bytes", "max_inline_data", build.max_inline);
+            return;
+        }
+        last.from = build.inline.len();
+        (last.wqe.num_sge, last.wqe.length) = (0, length as u32);
+        last.wqe.flags |= SendFlags::INLINE;
+        build.inline.reserve(length);
+        for buf in list {
+            let end = build.inline.len();
+            std::ptr::copy_nonoverlapping(
+                buf.addr.cast::<u8>(),
+                build.inline.as_mut_ptr().add(end),
+                buf.length,
+            );
+            build.inline.set_len(end + buf.length);
         }
     }
+}
+
+#[cold]
+fn refuse(object: &QpObject, got: usize, what: &str, limit: &str, max: usize) -> c_int {
+    explain(format_args!(
+        "ibv_wr_set_* qp={:?}: {got} {what}: expected at most {limit}={max}",
+        object.qp.num
+    ));
+    libc::EINVAL
 }

@@ -16,7 +16,11 @@ pub fn null<T>(e: Errno) -> *mut T {
 
 pub unsafe extern "C" fn alloc_pd(c: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the library passes a live context of urxe.
-    match unsafe { context(c) }.node.pds.alloc() {
+    let node = unsafe { context(c) }.node;
+    if !node.is_ours() {
+        return null(Errno::EIO);
+    }
+    match node.pds.alloc() {
         Ok(pd) => {
             let c = ibv_pd { context: c, handle: pd.id().0 };
             Box::into_raw(Box::new(PdObject { c, pd })).cast()
@@ -51,6 +55,9 @@ pub unsafe extern "C" fn reg_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the library passes a live PD of urxe.
     unsafe {
+        if inherited((*c).context) {
+            return null(Errno::EIO);
+        }
         let pd: &PdObject = object(c);
         let access = Access::from_bits_retain(access as u32);
         match context((*c).context).node.mem.register(&pd.pd, addr as u64, length as u64, iova, access) {
@@ -106,6 +113,10 @@ pub unsafe extern "C" fn rereg_mr(
     // SAFETY: the library passes a live MR, and a live PD where the flags say so.
     unsafe {
         let node = context((*c).ibv_mr.context).node;
+        if !node.is_ours() {
+            Errno::EIO.store();
+            return IBV_REREG_MR_ERR_INPUT;
+        }
         let flags = flags as u32;
         let new_pd = (flags & IBV_REREG_MR_CHANGE_PD != 0).then(|| &object::<_, PdObject>(pd).pd);
         let change = Rereg {
@@ -162,6 +173,9 @@ pub unsafe extern "C" fn advise_mr(
 pub unsafe extern "C" fn alloc_dm(c: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     // SAFETY: the library passes a live context of urxe and readable attributes.
     unsafe {
+        if inherited(c) {
+            return null(Errno::EIO);
+        }
         if (*attr).comp_mask != 0 {
             return null(Errno::EOPNOTSUPP);
         }
@@ -213,6 +227,9 @@ pub unsafe extern "C" fn reg_dm_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the library passes a live PD and DM of urxe.
     unsafe {
+        if inherited((*c).context) {
+            return null(Errno::EIO);
+        }
         let pd: &PdObject = object(c);
         let dm: &DmObject = object(dm);
         let access = Access::from_bits_retain(access);

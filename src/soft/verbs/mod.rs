@@ -104,10 +104,8 @@ struct QpObject {
     async_events: AtomicU32,
     /// The XRC domain that it belongs to.
     xrcd: *mut XrcdObject,
-    /// Between `ibv_wr_start` and `ibv_wr_complete`: the error so far.
-    build_error: i32,
-    /// The request that the setters fill in.
-    building: Option<u64>,
+    /// Held from `ibv_wr_start` to `ibv_wr_complete`.
+    build: Lock<extended::Build>,
 }
 
 /// The context around an `ibv_context` of urxe.

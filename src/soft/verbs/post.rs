@@ -2,7 +2,7 @@
 use std::ffi::c_int;
 
 use super::work::{SendSource, write_draft};
-use super::{CqObject, QpObject, SrqObject, object};
+use super::{CqObject, QpObject, SrqObject, inherited, object};
 use crate::abi::*;
 use crate::soft::cq::Cqe;
 use crate::soft::qp::Qp;
@@ -28,6 +28,9 @@ pub unsafe extern "C" fn post_send(
     // SAFETY: the application passes a live QP and a list of requests ending in NULL.
     unsafe {
         let qp: &Qp = &object::<_, QpObject>(c).qp;
+        if !qp.node.is_ours() {
+            return fail(Errno::EIO, wr, bad);
+        }
         let mut sq = qp.sq.lock();
         let mut at = wr;
         let mut error = 0;
@@ -54,6 +57,9 @@ pub unsafe extern "C" fn post_recv(
     // SAFETY: the application passes a live QP and a list of requests ending in NULL.
     unsafe {
         let qp: &Qp = &object::<_, QpObject>(c).qp;
+        if !qp.node.is_ours() {
+            return fail(Errno::EIO, wr, bad);
+        }
         let mut rq = qp.rq.lock();
         let state = qp.state();
         let mut at = wr;
@@ -85,6 +91,9 @@ pub unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: the application passes a live SRQ and a list of requests ending in NULL.
     unsafe {
+        if inherited((*c).context) {
+            return fail(Errno::EIO, wr, bad);
+        }
         let srq = &object::<_, SrqObject>(c).srq;
         let (_, max_sge, _) = srq.attributes();
         let mut at = wr;
@@ -143,6 +152,9 @@ pub unsafe extern "C" fn poll_cq(c: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c
     // SAFETY: the application passes a live CQ and room for `n` completions; `Cqe` and `ibv_wc` are laid out alike.
     unsafe {
         let cq = &object::<_, CqObject>(c).cq;
+        if !cq.is_ours() {
+            return -libc::EIO;
+        }
         let mut place = wc.cast::<Cqe>();
         let mut take = |cqe: &Cqe, _| {
             place.write(*cqe);
@@ -159,6 +171,10 @@ pub unsafe extern "C" fn poll_cq(c: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c
 
 pub unsafe extern "C" fn req_notify_cq(c: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the application passes a live CQ.
-    unsafe { object::<_, CqObject>(c).cq.arm(solicited_only != 0) };
+    let cq = unsafe { &object::<_, CqObject>(c).cq };
+    if !cq.is_ours() {
+        return libc::EIO;
+    }
+    cq.arm(solicited_only != 0);
     0
 }

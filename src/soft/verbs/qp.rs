@@ -22,6 +22,7 @@ use crate::soft::qp::responder::Responder;
 use crate::soft::qp::sendq::SendQueue;
 use crate::soft::types::{QpState, QpType};
 use crate::sys::errno::Errno;
+use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::pthread;
 
@@ -57,6 +58,9 @@ const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
 unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: the caller vouches for the context.
     let context = unsafe { context(c) };
+    if !context.node.is_ours() {
+        return Err(Errno::EIO);
+    }
     let has = |bit| init.comp_mask & bit != 0;
     let Some(kind) = QpType::from_raw(init.qp_type) else {
         explain(format_args!("ibv_create_qp qp_type={}: this device has RC, UC, UD and XRC", init.qp_type));
@@ -155,8 +159,7 @@ unsafe fn wrap(
         pd,
         async_events: AtomicU32::new(0),
         xrcd,
-        build_error: 0,
-        building: None,
+        build: Lock::new(extended::Build::new(init.cap.max_send_sge, init.cap.max_inline_data)),
     }));
     // SAFETY: the object is new and nobody else's; the attributes name live objects.
     unsafe {
@@ -241,7 +244,7 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             qp.set_state(QpState::Reset);
             (send_cq, recv_cq, srq) = (sq.cq().cloned(), rq.cq().cloned(), rq.srq().cloned());
         }
-        context.events.forget(c as usize);
+        context.events.forget(&qp.cookie);
         let given = (*whole).async_events.load(Ordering::SeqCst);
         pthread::wait_acknowledged(
             &raw mut (*c).mutex,
@@ -310,6 +313,9 @@ pub unsafe extern "C" fn query_qp(
 ) -> c_int {
     // SAFETY: the library passes a live QP of urxe and writable structs.
     unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
         let qp: &Qp = &object::<_, QpObject>(c).qp;
         let held = *qp.attr.lock();
         let (cap, sig_all, draining, psn) = {

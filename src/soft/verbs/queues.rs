@@ -76,6 +76,9 @@ unsafe fn make_cq(
 ) -> *mut ibv_cq_ex {
     // SAFETY: the caller vouches for the context.
     let (context, vectors) = unsafe { (context(c), (*c).num_comp_vectors as i64) };
+    if !context.node.is_ours() {
+        return null(Errno::EIO);
+    }
     if cqe < 1 || cqe > limits::MAX_CQE as i64 {
         explain(format_args!("ibv_create_cq cqe={cqe}: expected 1 to {}", limits::MAX_CQE));
         return null(Errno::EINVAL);
@@ -121,7 +124,6 @@ pub unsafe extern "C" fn destroy_cq(c: *mut ibv_cq) -> c_int {
             return libc::EBUSY;
         }
         object.cq.retire();
-        context((*c).context).events.forget(c as usize);
         let comp = object.comp_events.load(Ordering::SeqCst);
         let asynchronous = object.async_events.load(Ordering::SeqCst);
         pthread::wait_acknowledged(
@@ -144,6 +146,9 @@ pub unsafe extern "C" fn resize_cq(c: *mut ibv_cq, cqe: c_int) -> c_int {
     }
     // SAFETY: the library passes a live CQ of urxe.
     unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
         match object::<_, CqObject>(c).cq.resize(cqe as u32) {
             Ok(()) => {
                 (*c).cqe = cqe;
@@ -229,6 +234,9 @@ unsafe fn make_srq(
     unsafe {
         let pd_object: &PdObject = object(pd);
         let context = context((*pd).context);
+        if !context.node.is_ours() {
+            return null(Errno::EIO);
+        }
         attr.max_wr = attr.max_wr.max(1);
         let number = match xrc.map(|_| context.node.wires.claim_srqn(context.node)).transpose() {
             Ok(number) => number.unwrap_or(0),
@@ -280,7 +288,7 @@ pub unsafe extern "C" fn destroy_srq(c: *mut ibv_srq) -> c_int {
             xrc.cq.users.fetch_sub(1, Ordering::AcqRel);
             super::object::<_, XrcdObject>(object.c.xrcd).users.fetch_sub(1, Ordering::AcqRel);
         }
-        context.events.forget(c as usize);
+        context.events.forget(&object.srq.cookie);
         let given = object.async_events.load(Ordering::SeqCst);
         pthread::wait_acknowledged(
             &raw mut (*c).mutex,
@@ -295,6 +303,9 @@ pub unsafe extern "C" fn destroy_srq(c: *mut ibv_srq) -> c_int {
 pub unsafe extern "C" fn query_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: the library passes a live SRQ of urxe and writable attributes.
     unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
         let (max_wr, max_sge, srq_limit) = object::<_, SrqObject>(c).srq.attributes();
         *attr = ibv_srq_attr { max_wr, max_sge, srq_limit };
     }
@@ -309,6 +320,9 @@ pub unsafe extern "C" fn modify_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr, ma
     }
     // SAFETY: the library passes a live SRQ of urxe and readable attributes.
     unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
         let srq = &object::<_, SrqObject>(c).srq;
         let attr = &*attr;
         if mask & IBV_SRQ_MAX_WR != 0

@@ -189,11 +189,26 @@ impl Wires {
                 }
                 did |= receive::receive(node, wire);
                 if wire.is_blocked.load(Ordering::Relaxed) {
-                    did |= wire.unblock(node);
+                    did |= wire.unblock(node, false);
                 }
             }
             did
         })
+    }
+
+    /// `poll` before sleeping: waits for threads that are looking into a ring, since they may have looked too early.
+    pub fn sweep(&self, node: &'static Node) -> bool {
+        let mut did = false;
+        for wire in self.list().iter() {
+            if wire.unrung.load(Ordering::Relaxed) {
+                wire.catch_up();
+            }
+            if wire.peer.rx_ready() {
+                did |= receive::receive_waiting(node, wire);
+            }
+            did |= wire.unblock(node, true);
+        }
+        did
     }
 
     /// A descriptor of the epoll set is ready.
@@ -227,10 +242,9 @@ impl Wires {
                 self.publish_qp(&qp);
             }
         }
-        while receive::receive(node, wire) {}
-        wire.unblock(node);
+        while receive::receive_waiting(node, wire) {}
+        wire.unblock(node, true);
         if heard.hung_up || wire.peer.has_exited() {
-            receive::drain(node, wire);
             self.part(node, wire);
         }
     }
@@ -361,13 +375,14 @@ impl Wire {
         self.is_blocked.store(true, Ordering::Release);
     }
 
-    /// Lets go on who waits for room; true if somebody could. Called with no lock held.
-    fn unblock(self: &Arc<Self>, node: &'static Node) -> bool {
+    /// Lets go on who waits for room; true if somebody could. Called with no lock held. `wait`: also for the ring.
+    fn unblock(self: &Arc<Self>, node: &'static Node, wait: bool) -> bool {
         if !self.is_blocked.load(Ordering::Relaxed) {
             return false;
         }
+        let tx = if wait { Some(self.peer.tx.lock()) } else { self.peer.tx.try_lock() };
         let (has_room, corrupt) =
-            self.peer.tx.try_lock().map_or((false, false), |mut tx| (tx.free_space() > 512, tx.is_corrupt()));
+            tx.map_or((false, false), |mut tx| (tx.free_space() > 512, tx.is_corrupt()));
         if corrupt {
             explain(format_args!(
                 "shm: process {} counts messages that were never sent; its connection is dropped",

@@ -31,9 +31,19 @@ pub fn receive(node: &'static Node, wire: &Arc<Wire>) -> bool {
     wire.cache.try_lock().is_some_and(|cache| receive_some(node, wire, cache))
 }
 
-/// Takes all that has arrived, waiting for a thread that is about it.
-pub fn drain(node: &'static Node, wire: &Arc<Wire>) {
-    while receive_some(node, wire, wire.cache.lock()) {}
+/// `receive` that waits for a thread which is about it, and tells the producer of all that was taken.
+pub fn receive_waiting(node: &'static Node, wire: &Arc<Wire>) -> bool {
+    let did = receive_some(node, wire, wire.cache.lock());
+    if !did {
+        let mut rx = wire.peer.rx.lock();
+        rx.publish();
+        let starved = rx.take_starved();
+        drop(rx);
+        if starved {
+            wire.peer.ring_doorbell();
+        }
+    }
+    did
 }
 
 fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cache>) -> bool {
