@@ -11,6 +11,7 @@ mod bulk;
 mod guest;
 mod hostile;
 mod idle;
+mod install;
 mod kill;
 mod netns;
 mod order;
@@ -23,6 +24,7 @@ mod users;
 pub fn all() -> impl Iterator<Item = &'static Trial> {
     [
         tools::TRIALS,
+        install::TRIALS,
         pingpong::TRIALS,
         bulk::TRIALS,
         users::TRIALS,
