@@ -283,7 +283,7 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
     }
     if to == QpState::Reset {
         sq.reset();
-        rq.reset();
+        rq.reset(qp);
         qp.set_state(to);
         drop((sq, rq));
         qp.node.udp.disconnect(qp);

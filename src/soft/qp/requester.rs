@@ -143,6 +143,16 @@ impl Requester {
         self.queue.tail != self.queue.next
     }
 
+    /// A request with this PSN, or a later one, is under way.
+    #[inline]
+    pub fn has_sent(&self, psn: Psn) -> bool {
+        if !self.has_unacked() {
+            return false;
+        }
+        let newest = self.queue.wqe(self.queue.next - 1);
+        psn.since(newest.psn.plus(newest.psns.saturating_sub(1))) <= 0
+    }
+
     /// The link has begun (or, after a retry, begun again) request `at`.
     #[inline]
     pub fn begun(&mut self, at: u64) {

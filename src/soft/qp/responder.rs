@@ -382,14 +382,14 @@ impl Responder {
     }
 
     /// Forgets everything: the QP goes to RESET.
-    pub fn reset(&mut self) {
+    pub fn reset(&mut self, qp: &Qp) {
         self.current = None;
         (self.parked, self.parked_srq) = (false, None);
         if let Some(queue) = &mut self.queue {
             queue.clear();
         }
         (self.established, self.last_wqe_told, self.refused) = (false, false, false);
-        self.outbox.clear();
+        self.outbox.surrender(qp.num, self.peer);
     }
 
     #[cold]

@@ -240,7 +240,7 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             let mut sq = qp.sq.lock();
             let mut rq = qp.rq.lock();
             sq.reset();
-            rq.reset();
+            rq.reset(&qp);
             qp.set_state(QpState::Reset);
             (send_cq, recv_cq, srq) = (sq.cq().cloned(), rq.cq().cloned(), rq.srq().cloned());
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use super::Wire;
 use super::message::{ACK, FIRST, FOREIGN, NAK, RELIABLE, Refusal};
 use super::receive::{Step, carry_out};
-use super::send::{put_message, put_or_keep};
+use super::send::put_message;
 use crate::soft::link::local;
 use crate::soft::link::shm::ring::{Entry, Ext, Header};
 use crate::soft::link::shm::slot::SLOTS;
@@ -80,7 +80,12 @@ pub fn send(qp: &Qp, sq: &mut Requester, at: u64, home: Option<&Arc<Wire>>, to: 
         Owner::Other(wire) => {
             sq.foreign = Some(wire.clone());
             let mut wrote = false;
-            let sent = put_message(qp, sq, at, &wire, to, FOREIGN, &mut wrote);
+            let mut sent = put_message(qp, sq, at, &wire, to, FOREIGN, &mut wrote);
+            if sent == Ok(false) {
+                // Then once more: room that came before the list was known is not told of again.
+                wire.block(qp);
+                sent = put_message(qp, sq, at, &wire, to, FOREIGN, &mut wrote);
+            }
             if wrote {
                 wire.peer.notify();
             }
@@ -89,7 +94,7 @@ pub fn send(qp: &Qp, sq: &mut Requester, at: u64, home: Option<&Arc<Wire>>, to: 
                     sq.begun(at);
                     return Turn::Done;
                 }
-                Ok(false) => wire.block(qp),
+                Ok(false) => {}
                 Err(status) => sq.doom(qp, at, status),
             }
             Turn::Waits
@@ -209,7 +214,7 @@ impl Shadows {
         let answer = |kind, imm| {
             let (dst_qpn, src_qpn, seq) = (src.0, srqn, h.seq);
             let header = Header { kind, flags: FOREIGN, dst_qpn, src_qpn, seq, imm, ..Header::default() };
-            put_or_keep(wire, header);
+            wire.put_or_keep(header);
         };
         if h.flags & FIRST != 0 {
             // A sender has one message under way: the one before will not go on.

@@ -367,12 +367,35 @@ impl Wire {
         self.is_blocked.store(true, Ordering::Release);
     }
 
-    fn keep_stray(&self, header: Header) {
-        let mut strays = self.strays.lock();
-        if strays.len() < STRAYS {
-            strays.push_back(header);
+    /// Sends an answer that waits for no QP of ours, now or when there is room. May be called with QPs' locks held.
+    fn put_or_keep(&self, header: Header) {
+        {
+            let mut strays = self.strays.lock();
+            if strays.len() < STRAYS {
+                strays.push_back(header);
+            }
         }
-        self.is_blocked.store(true, Ordering::Release);
+        if !self.put_strays() {
+            self.is_blocked.store(true, Ordering::Release);
+            // Room that came before this was known is not told of again.
+            self.put_strays();
+        }
+    }
+
+    /// Sends kept answers; false when some are left.
+    fn put_strays(&self) -> bool {
+        let mut strays = self.strays.lock();
+        let before = strays.len();
+        while let Some(header) = strays.front() {
+            if !send::put(self, header) {
+                break;
+            }
+            strays.pop_front();
+        }
+        if strays.len() < before {
+            self.peer.notify();
+        }
+        strays.is_empty()
     }
 
     /// Lets go on who waits for room; true if somebody could. Called with no lock held. `wait`: also for the ring.
@@ -394,13 +417,9 @@ impl Wire {
             return false;
         }
         self.is_blocked.store(false, Ordering::Release);
-        while let Some(header) = { self.strays.lock().pop_front() } {
-            if !send::put_stray(self, &header) {
-                self.strays.lock().push_front(header);
-                self.is_blocked.store(true, Ordering::Release);
-                return true;
-            }
-            self.peer.notify();
+        if !self.put_strays() {
+            self.is_blocked.store(true, Ordering::Release);
+            return true;
         }
         let blocked = std::mem::take(&mut *self.blocked.lock());
         for qp in blocked.iter().filter_map(Weak::upgrade) {

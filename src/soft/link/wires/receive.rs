@@ -140,8 +140,13 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
         answer(qp, rq, src);
     };
     if !matches || !rq.listens(qp) || rq.peer != src {
-        if reliable && h.flags & FIRST != 0 {
-            reply(&mut rq, Answer::Nak(psn, Refusal::Gone));
+        // The last piece is answered: where the QP went away midway, the first one was accepted.
+        if reliable && h.flags & LAST != 0 {
+            if rq.peer == src && rq.outbox.waits_for(wire) {
+                reply(&mut rq, Answer::Nak(psn, Refusal::Gone));
+            } else {
+                send::refuse_for_nobody(wire, qp.num.0, src, psn, Refusal::Gone);
+            }
         }
         return None;
     }
@@ -199,7 +204,9 @@ fn out_of_order(
     if ahead < 0 && flags & LAST != 0 {
         return Some(rq.psn.plus(0xff_ffff));
     }
-    if ahead > 0 && !rq.refused && flags & FIRST != 0 {
+    // At its end, if its beginning came before the QP was ready.
+    let lost = if ahead > 0 { flags & FIRST != 0 } else { ahead == 0 && flags & LAST != 0 };
+    if lost && !rq.refused {
         // The two ends disagree about where to begin: on a wire this ends by timeouts.
         rq.refused = true;
         reply(rq, Answer::Nak(psn, Refusal::Gone));
@@ -325,9 +332,10 @@ fn answered(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
         return;
     }
     match h.kind {
-        ACK => {
+        ACK if sq.has_sent(psn) => {
             sq.acked(qp, psn);
         }
+        ACK => return,
         NAK => refused(qp, &mut sq, psn, h.imm),
         ATOMIC_ANSWER => {
             let (Some(at), Ext::Rdma { addr: value, .. }) = (sq.find(psn), h.ext) else { return };
@@ -370,8 +378,10 @@ fn read_data(qp: &Qp, sq: &mut Requester, psn: Psn, entry: &Entry) {
 
 fn refused(qp: &Qp, sq: &mut Requester, psn: Psn, imm: u32) {
     let (Some(why), Some(at)) = (Refusal::decode(imm), sq.find(psn)) else { return };
-    // What came before the refused request was accepted.
-    sq.acked(qp, psn.plus(0xff_ffff));
+    if why != Refusal::Gone {
+        // What came before the refused request was accepted.
+        sq.acked(qp, psn.plus(0xff_ffff));
+    }
     let now = clock::now_ns();
     let waits = match why {
         Refusal::Nak(Nak::Rnr, timer) => sq.back_off_rnr(qp, at, now, rnr_delay_ns(timer)),

@@ -7,7 +7,7 @@ use super::foreign::{self, Turn};
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
-use super::{Owed, Wire};
+use super::{Owed, STRAYS, Wire};
 use crate::soft::ah::Ah;
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
 use crate::soft::link::shm::ring::{Ext, Header, MAX_PAYLOAD};
@@ -31,7 +31,7 @@ enum Sent {
 
 /// Sends what is ready to QP `to` over `wire`.
 pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
-    let mut wrote = false;
+    let (mut wrote, mut blocked) = (false, false);
     while let Some(at) = sq.ready(qp) {
         if qp.kind == QpType::XrcSend {
             match foreign::send(qp, sq, at, Some(wire), to) {
@@ -51,9 +51,11 @@ pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
                     sq.complete_oldest_with(qp, WcStatus::Success);
                 }
             }
+            Ok(Sent::Stuck) if blocked => break,
+            // Then once more: room that came before the list was known is not told of again.
             Ok(Sent::Stuck) => {
                 wire.block(qp);
-                break;
+                blocked = true;
             }
             Err(status) => {
                 sq.doom(qp, at, status);
@@ -187,8 +189,8 @@ fn put_request(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn, wrote
     true
 }
 
-/// An entry without payload.
-fn put(wire: &Wire, header: &Header) -> bool {
+/// An entry without payload; false when the ring is full.
+pub(super) fn put(wire: &Wire, header: &Header) -> bool {
     let mut tx = wire.peer.tx.lock();
     let Some(slot) = tx.try_reserve(&header.ext, 0) else { return false };
     slot.commit(header, 0);
@@ -239,11 +241,13 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>
     let n = GRH_BYTES + wqe.length as usize;
     {
         let mut tx = wire.peer.tx.lock();
-        let Some(slot) = tx.try_reserve(&header.ext, n) else {
+        if tx.try_reserve(&header.ext, n).is_none() {
             drop(tx);
             wire.block(qp);
-            return Ok(false);
-        };
+            // Room that came before the list was known is not told of again.
+            tx = wire.peer.tx.lock();
+        }
+        let Some(slot) = tx.try_reserve(&header.ext, n) else { return Ok(false) };
         let grh = ah.address.grh(wqe.length);
         // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
         let room = unsafe {
@@ -289,6 +293,10 @@ pub struct Outbox {
 impl Outbox {
     /// Queues an answer.
     pub fn push(&mut self, wire: &Arc<Wire>, answer: Answer) {
+        // No peer that keeps to its limits leaves so many.
+        if self.answers.len() >= STRAYS {
+            return;
+        }
         if self.wire.as_ref().is_none_or(|w| !Arc::ptr_eq(w, wire)) {
             self.wire = Some(wire.clone());
         }
@@ -305,24 +313,40 @@ impl Outbox {
         self.answers.is_empty()
     }
 
-    /// Forgets all (the QP is reset).
-    pub fn clear(&mut self) {
-        self.answers.clear();
-        self.wire = None;
+    /// Answers wait that go this way.
+    pub fn waits_for(&self, wire: &Arc<Wire>) -> bool {
+        !self.answers.is_empty() && self.wire.as_ref().is_some_and(|w| Arc::ptr_eq(w, wire))
+    }
+
+    /// QP `from` is reset or destroyed: what it has accepted or refused is still answered, a READ is not.
+    pub fn surrender(&mut self, from: Qpn, to: Qpn) {
+        let (Some(wire), answers) = (self.wire.take(), std::mem::take(&mut self.answers)) else { return };
+        for answer in answers {
+            let header = match answer {
+                Answer::Nak(psn, why) => refusal(from.0, to, psn, why),
+                Answer::Read { psn, .. } => refusal(from.0, to, psn, Refusal::Gone),
+                Answer::Atomic(psn, value) => atomic_answer(from, to, psn, value),
+            };
+            wire.put_or_keep(header);
+        }
     }
 }
 
 /// Sends what the outbox holds, as far as the ring has room. The caller holds the receive half.
 pub fn answer(qp: &Qp, rq: &mut Responder, to: Qpn) {
     let Some(wire) = rq.outbox.wire.clone() else { return };
-    let mut wrote = false;
+    let (mut wrote, mut blocked) = (false, false);
     while let Some(answer) = rq.outbox.answers.pop_front() {
         match put_answer(qp, rq, &wire, to, answer) {
             None => wrote = true,
             Some(rest) => {
                 rq.outbox.answers.push_front(rest);
+                if blocked {
+                    break;
+                }
+                // Then once more: room that came before the list was known is not told of again.
                 wire.block(qp);
-                break;
+                blocked = true;
             }
         }
     }
@@ -333,17 +357,23 @@ pub fn answer(qp: &Qp, rq: &mut Responder, to: Qpn) {
 
 /// Gives back what did not fit.
 fn put_answer(qp: &Qp, rq: &mut Responder, wire: &Wire, to: Qpn, answer: Answer) -> Option<Answer> {
-    let base = Header { dst_qpn: to.0, src_qpn: qp.num.0, ..Header::default() };
     let done = match answer {
-        Answer::Nak(psn, why) => put(wire, &Header { kind: NAK, seq: psn.get(), imm: why.encode(), ..base }),
-        Answer::Atomic(psn, value) => {
-            let ext = Ext::Rdma { addr: value, rkey: 0, aux: 0 };
-            put(wire, &Header { kind: ATOMIC_ANSWER, seq: psn.get(), ext, ..base })
-        }
+        Answer::Nak(psn, why) => put(wire, &refusal(qp.num.0, to, psn, why)),
+        Answer::Atomic(psn, value) => put(wire, &atomic_answer(qp.num, to, psn, value)),
         Answer::Read { psn, rkey, addr, total, mut done } => loop {
             let n = (total - done).min(MAX_PAYLOAD as u32);
             let last = if done + n == total { LAST } else { 0 };
-            let header = Header { kind: READ_DATA, flags: last, seq: psn.get(), imm: done, total, ..base };
+            let header = Header {
+                kind: READ_DATA,
+                flags: last,
+                dst_qpn: to.0,
+                src_qpn: qp.num.0,
+                seq: psn.get(),
+                total,
+                imm: done,
+                ext: Ext::None,
+                spare: 0,
+            };
             let mut tx = wire.peer.tx.lock();
             let Some(slot) = tx.try_reserve(&Ext::None, n as usize) else {
                 return Some(Answer::Read { psn, rkey, addr, total, done });
@@ -379,33 +409,20 @@ pub(super) fn acknowledge(wire: &Wire, owed: Owed) {
     if put(wire, &header) {
         wire.unrung.store(true, Ordering::Relaxed);
     } else {
-        wire.keep_stray(header);
+        wire.put_or_keep(header);
     }
 }
 
-/// Refuses a request for a QP that does not exist.
-pub fn refuse_for_nobody(wire: &Arc<Wire>, from: u32, to: Qpn, psn: Psn, why: Refusal) {
-    let header = Header {
-        kind: NAK,
-        dst_qpn: to.0,
-        src_qpn: from,
-        seq: psn.get(),
-        imm: why.encode(),
-        ..Header::default()
-    };
-    put_or_keep(wire, header);
+/// Refuses a request for a QP that does not exist, or does not listen.
+pub fn refuse_for_nobody(wire: &Wire, from: u32, to: Qpn, psn: Psn, why: Refusal) {
+    wire.put_or_keep(refusal(from, to, psn, why));
 }
 
-/// Sends an answer that belongs to no QP of ours.
-pub fn put_or_keep(wire: &Arc<Wire>, header: Header) {
-    if put(wire, &header) {
-        wire.peer.notify();
-    } else {
-        wire.keep_stray(header);
-    }
+fn refusal(from: u32, to: Qpn, psn: Psn, why: Refusal) -> Header {
+    Header { kind: NAK, dst_qpn: to.0, src_qpn: from, seq: psn.get(), imm: why.encode(), ..Header::default() }
 }
 
-/// Sends a kept refusal; false when the ring is still full.
-pub fn put_stray(wire: &Wire, header: &Header) -> bool {
-    put(wire, header)
+fn atomic_answer(from: Qpn, to: Qpn, psn: Psn, value: u64) -> Header {
+    let ext = Ext::Rdma { addr: value, rkey: 0, aux: 0 };
+    Header { kind: ATOMIC_ANSWER, dst_qpn: to.0, src_qpn: from.0, seq: psn.get(), ext, ..Header::default() }
 }
