@@ -100,17 +100,29 @@ MAYBE void start(void)
     alarm(60);
 }
 
+/* The first device, or the one that C_TESTS_DEVICE names. */
 MAYBE struct ibv_context *open_device(void)
 {
-    int n;
+    const char *name = getenv("C_TESTS_DEVICE");
+    int n, i = 0;
     struct ibv_device **list = NEED(ibv_get_device_list(&n));
     struct ibv_context *context;
 
-    if (n < 1)
-        die("no device");
-    context = NEED(ibv_open_device(list[0]));
+    while (i < n && name && strcmp(ibv_get_device_name(list[i]), name))
+        i++;
+    if (i == n)
+        die("no such device");
+    context = NEED(ibv_open_device(list[i]));
     ibv_free_device_list(list);
     return context;
+}
+
+/* The row of the GID table that both sides' packets leave from: 0, or C_TESTS_GID. */
+MAYBE uint8_t gid_index(void)
+{
+    const char *index = getenv("C_TESTS_GID");
+
+    return (uint8_t)(index ? atoi(index) : 0);
 }
 
 /* One side of a connection, with a registered buffer. */
@@ -157,7 +169,7 @@ MAYBE void make_side(struct side *s, struct ibv_context *context, enum ibv_qp_ty
     s->mr = NEED(ibv_reg_mr(s->pd, s->buffer, size, ALL_ACCESS));
     s->cq = NEED(ibv_create_cq(context, 128, NULL, NULL, 0));
     s->qp = make_qp(s, type, NULL);
-    ZERO(ibv_query_gid(context, PORT, 0, &s->gid));
+    ZERO(ibv_query_gid(context, PORT, gid_index(), &s->gid));
 }
 
 MAYBE void drop_side(struct side *s)
@@ -186,7 +198,7 @@ MAYBE int to_init(struct ibv_qp *qp)
 MAYBE struct ibv_ah_attr ah_to(const union ibv_gid *gid)
 {
     struct ibv_ah_attr attr = {
-        .is_global = 1, .port_num = PORT, .grh = {.dgid = *gid, .sgid_index = 0, .hop_limit = 64}};
+        .is_global = 1, .port_num = PORT, .grh = {.dgid = *gid, .sgid_index = gid_index(), .hop_limit = 64}};
 
     return attr;
 }

@@ -21,8 +21,8 @@ macro_rules! programs {
 }
 
 programs! {
-    access_errors atomics big cq_ex device_memory events forks inline_sge overrun posting qp_states query rc_loopback srq
-    threads ud_grh xrc xrc_processes
+    access_errors atomics big cq_ex device_memory events forks inline_sge lifecycle overrun posting qp_states query
+    rc_loopback srq threads ud_grh xrc xrc_processes
 }
 
 /// One test for each program that is a server and a client.
