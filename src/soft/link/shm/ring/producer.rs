@@ -19,6 +19,8 @@ pub struct Producer {
     consumed: u64,
     /// Where to look next whether the ring is empty and can begin again at line 0.
     restart_at: u32,
+    /// The line behind the next one says already that nothing follows: a small entry is then a single line's store.
+    is_next_clear: bool,
     corrupt: bool,
 }
 
@@ -34,7 +36,7 @@ impl Producer {
     /// The writing end of a ring nobody has written yet.
     pub fn new(ring: Arc<Ring>) -> Self {
         let restart_at = ring.lines / 4;
-        Self { ring, pos: 0, stamp: 1, produced: 0, consumed: 0, restart_at, corrupt: false }
+        Self { ring, pos: 0, stamp: 1, produced: 0, consumed: 0, restart_at, is_next_clear: false, corrupt: false }
     }
 
     /// Room for an entry with this kind of extension (its values do not matter yet) and up to `len` bytes of payload, at
@@ -56,7 +58,19 @@ impl Producer {
         if skip > 0 {
             self.wrap();
         }
+        if lines > 1 {
+            self.is_next_clear = false;
+        }
         Some(Slot { producer: self, ext, room: len })
+    }
+
+    /// Clears the line behind the next one ahead of time, off the way of the entry just made.
+    #[inline]
+    fn clear_next(&mut self) {
+        self.is_next_clear = self.pos + 1 < self.ring.lines && self.fits(1);
+        if self.is_next_clear {
+            self.ring.word(self.pos + 1, 0).store(0, Ordering::Relaxed);
+        }
     }
 
     /// Whether something lies in the ring that the consumer is not known to have taken.
@@ -123,6 +137,7 @@ impl Producer {
         self.stamp = next_stamp(self.stamp);
         self.produced += u64::from(skipped);
         self.pos = 0;
+        self.is_next_clear = false;
         self.restart_at = self.ring.lines / 4;
     }
 }
@@ -142,7 +157,7 @@ impl Slot<'_> {
     #[inline]
     pub fn commit(self, header: &Header, len: usize) {
         assert!(len <= self.room && header.ext.bytes() == self.ext);
-        let Producer { ring, pos, stamp, produced, .. } = self.producer;
+        let Producer { ring, pos, stamp, produced, is_next_clear, .. } = self.producer;
         let put = |index, low: u32, high: u32| {
             ring.word(*pos, index).store(u64::from(low) | u64::from(high) << 32, Ordering::Relaxed);
         };
@@ -166,7 +181,9 @@ impl Slot<'_> {
         };
         let lines = lines_of(self.ext, len);
         let next = if *pos + lines == ring.lines { 0 } else { *pos + lines };
-        ring.word(next, 0).store(0, Ordering::Relaxed);
+        if lines > 1 || next == 0 || !*is_next_clear {
+            ring.word(next, 0).store(0, Ordering::Relaxed);
+        }
         let flags = header.flags & USER_FLAGS | ext;
         let first = first_word(*stamp, header.kind, flags, header.spare);
         ring.word(*pos, 0).store(first, Ordering::Release);
@@ -176,5 +193,6 @@ impl Slot<'_> {
         if next == 0 {
             self.producer.restart_at = self.producer.ring.lines / 4;
         }
+        self.producer.clear_next();
     }
 }
