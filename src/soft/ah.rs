@@ -22,6 +22,8 @@ pub struct Address {
     pub sl: u8,
     /// The destination is this host: memory carries the message.
     pub same_host: bool,
+    /// InfiniBand link layer: the address names a LID and has no GRH. `dgid` and `sgid` are this port's first GID then.
+    pub lid_only: bool,
 }
 
 impl Address {

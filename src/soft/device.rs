@@ -1,6 +1,6 @@
 //! The embedded devices: which are listed, under which names, and what they say of themselves.
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::gid::GidTable;
 use super::types::{MAX_MESSAGE, Mtu};
@@ -178,9 +178,54 @@ pub fn port_attr(gids: &GidTable) -> ibv_port_attr {
     a.active_speed = SPEED_EDR;
     a.active_speed_ex = u32::from(SPEED_EDR);
     a.phys_state = LINK_UP;
-    a.link_layer = IBV_LINK_LAYER_ETHERNET as _;
-    a.flags = IBV_QPF_GRH_REQUIRED as _;
+    match port_lid() {
+        0 => {
+            a.link_layer = IBV_LINK_LAYER_ETHERNET as _;
+            a.flags = IBV_QPF_GRH_REQUIRED as _;
+        }
+        lid => {
+            a.link_layer = IBV_LINK_LAYER_INFINIBAND as _;
+            // The port is its own subnet manager's, as in a subnet of one host.
+            (a.lid, a.sm_lid) = (lid, lid);
+            a.subnet_timeout = 18;
+        }
+    }
     a
+}
+
+/// The port's LID: 0 on Ethernet; with `ANYVERBS_LINK_LAYER=infiniband` a unicast LID that all processes of this host and
+/// network namespace derive alike from the host's identity. No other host's LID leads anywhere: an address without GRH
+/// always means this host. Other hosts are reached by GID, in RoCE v2 packets, as on Ethernet.
+pub fn port_lid() -> u16 {
+    const UNKNOWN: u32 = u32::MAX;
+    static LID: AtomicU32 = AtomicU32::new(UNKNOWN);
+    let known = LID.load(Relaxed);
+    if known != UNKNOWN {
+        return known as u16;
+    }
+    let wanted = if crate::sys::is_setuid() { None } else { std::env::var("ANYVERBS_LINK_LAYER").ok() };
+    let lid = if is_infiniband(wanted.as_deref()) { lid_of(host_hash()) } else { 0 };
+    LID.store(u32::from(lid), Relaxed);
+    lid
+}
+
+/// A unicast LID, 1 to 0xbfff (IBA 4.1.3).
+fn lid_of(host: u64) -> u16 {
+    (1 + (host ^ host >> 32) % 0xbfff) as u16
+}
+
+/// What `ANYVERBS_LINK_LAYER` asks for.
+fn is_infiniband(value: Option<&str>) -> bool {
+    match value.map(|v| v.trim().to_ascii_lowercase()).as_deref() {
+        Some("infiniband" | "ib") => true,
+        None | Some("" | "ethernet" | "roce") => false,
+        Some(other) => {
+            explain(format_args!(
+                "ANYVERBS_LINK_LAYER={other:?}: expected ethernet or infiniband; ethernet is used"
+            ));
+            false
+        }
+    }
 }
 
 /// `num_comp_vectors`: the CPUs that this process may use.
@@ -263,6 +308,15 @@ mod tests {
             assert!(!is_name(bad), "{bad}");
         }
         assert!(is_name("rocep1s0f0") && is_name("mlx5_0"));
+    }
+
+    #[test]
+    fn the_link_layer_is_a_choice() {
+        let all = [None, Some("InfiniBand"), Some("ib"), Some("Ethernet"), Some(""), Some("iwarp")];
+        assert_eq!(all.map(is_infiniband), [false, true, true, false, false, false]);
+        for host in [0, 1, u64::MAX, 0x1234_5678_9abc_def0, host_hash()] {
+            assert!((1..=0xbfff).contains(&lid_of(host)));
+        }
     }
 
     #[test]

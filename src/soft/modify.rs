@@ -1,5 +1,6 @@
 //! `ibv_modify_qp` in our types: all is checked before anything changes, and every refusal names the attribute.
 use super::ah::Address;
+use super::device;
 use super::link::{self, Path};
 use super::node::Node;
 use super::qp::Qp;
@@ -59,6 +60,8 @@ pub struct Wanted {
 pub struct WantedAddress {
     #[allow(missing_docs)]
     pub is_global: bool,
+    /// InfiniBand link layer: where an address without GRH goes.
+    pub dlid: u16,
     #[allow(missing_docs)]
     pub dgid: Gid,
     #[allow(missing_docs)]
@@ -78,18 +81,15 @@ pub struct WantedAddress {
 /// Resolves an address, or says why it cannot be used. `call` and `what` begin the explanation.
 ///
 /// # Errors
-/// EINVAL for an address without GRH (this is an Ethernet port), a wrong port or a GID index beyond the table; ENODATA for
-/// an empty GID slot, as on a kernel device.
+/// EINVAL for an address without GRH on an Ethernet port, a LID that is not this host's on an InfiniBand one, a wrong port
+/// or a GID index beyond the table; ENODATA for an empty GID slot, as on a kernel device.
 pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> Result<Address, Errno> {
     if wanted.port != 1 {
         explain(format_args!("{call} {what}.port_num={}: expected 1, the only port", wanted.port));
         return Err(Errno::EINVAL);
     }
     if !wanted.is_global {
-        explain(format_args!(
-            "{call} {what}.is_global=0: this is an Ethernet port, an address needs a GRH: set is_global, grh.dgid and grh.sgid_index (with the ping-pongs: -g 0)"
-        ));
-        return Err(Errno::EINVAL);
+        return resolve_lid(node, wanted, call, what);
     }
     let sgid = node.gid(wanted.sgid_index as u32).inspect_err(|e| {
         explain(format_args!(
@@ -115,6 +115,37 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         traffic_class: wanted.traffic_class,
         sl: wanted.sl,
         same_host: node.is_this_host(wanted.dgid),
+        lid_only: false,
+    })
+}
+
+/// An address without GRH: only an InfiniBand port has a LID, and only its own leads anywhere.
+fn resolve_lid(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> Result<Address, Errno> {
+    let own = device::port_lid();
+    if own == 0 {
+        explain(format_args!(
+            "{call} {what}.is_global=0: this is an Ethernet port, an address needs a GRH: set is_global, grh.dgid and grh.sgid_index (with the ping-pongs: -g 0), or set ANYVERBS_LINK_LAYER=infiniband"
+        ));
+        return Err(Errno::EINVAL);
+    }
+    if wanted.dlid != own {
+        explain(format_args!(
+            "{call} {what}.dlid=0x{:04x}: expected 0x{own:04x}, this host's; other hosts are reached by GID only",
+            wanted.dlid
+        ));
+        return Err(Errno::EINVAL);
+    }
+    let gid = node.gid(0).unwrap_or_default();
+    Ok(Address {
+        dgid: gid,
+        sgid: gid,
+        sgid_index: 0,
+        flow_label: 0,
+        hop_limit: 0,
+        traffic_class: 0,
+        sl: wanted.sl,
+        same_host: true,
+        lid_only: true,
     })
 }
 

@@ -170,7 +170,7 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<bool, 
         && rq.begin_datagram(&peer, request_of(qp, sq, at), qkey, &grh)
         && rq.place(&peer, Run::of(bytes)).is_ok()
     {
-        let ending = Ending { sl: ah.address.sl, ..ending_of(sq, at) };
+        let ending = Ending { sl: ah.address.sl, no_grh: ah.address.lid_only, ..ending_of(sq, at) };
         // Nobody hears of a datagram that is lost at the receiver.
         let _ = rq.finish(&peer, ending);
     }
@@ -196,7 +196,7 @@ pub fn request_of(qp: &Qp, sq: &Requester, at: u64) -> Request {
 pub fn ending_of(sq: &Requester, at: u64) -> Ending {
     let wqe = sq.queue.wqe(at);
     let imm = matches!(wqe.opcode, WrOpcode::SendImm | WrOpcode::WriteImm).then_some(wqe.imm);
-    Ending { imm, solicited: wqe.flags.contains(SendFlags::SOLICITED), sl: 0 }
+    Ending { imm, solicited: wqe.flags.contains(SendFlags::SOLICITED), ..Ending::default() }
 }
 
 /// The types that talk to each other.

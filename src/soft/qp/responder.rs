@@ -4,6 +4,7 @@ use std::sync::Arc;
 use super::recvq::{RecvQueue, Taken};
 use super::{Nak, Qp};
 use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM};
+use crate::soft::device;
 use crate::soft::link::wires::Outbox;
 use crate::soft::mem::gather;
 use crate::soft::mem::run::{Access64, Run, RunMut};
@@ -45,6 +46,8 @@ pub struct Ending {
     pub solicited: bool,
     /// UD: service level.
     pub sl: u8,
+    /// UD: the address was a LID; the 40 bytes before the payload mean nothing.
+    pub no_grh: bool,
 }
 
 /// The receive half.
@@ -262,8 +265,10 @@ impl Responder {
             cqe.wc_flags |= WC_WITH_IMM;
         }
         if qp.kind == QpType::Ud {
-            cqe.wc_flags |= WC_GRH;
+            cqe.wc_flags |= if ending.no_grh { 0 } else { WC_GRH };
             cqe.sl = ending.sl;
+            // On an InfiniBand port all that comes in comes from this host.
+            cqe.slid = device::port_lid();
         }
         self.complete(qp, cqe, ending.solicited)
     }

@@ -19,6 +19,7 @@ use crate::sys::random;
 pub fn wanted(attr: &ibv_ah_attr) -> WantedAddress {
     WantedAddress {
         is_global: attr.is_global != 0,
+        dlid: attr.dlid,
         dgid: Gid(attr.grh.dgid.raw),
         sgid_index: attr.grh.sgid_index,
         flow_label: attr.grh.flow_label,

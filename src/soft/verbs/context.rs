@@ -153,8 +153,13 @@ fn row(index: usize, entry: &GidEntry) -> ibv_gid_entry {
     row.gid.raw = entry.gid.0;
     row.gid_index = index as u32;
     row.port_num = 1;
-    row.gid_type = IBV_GID_TYPE_ROCE_V2;
-    row.ndev_ifindex = entry.ifindex;
+    // An InfiniBand port's GIDs belong to no network interface.
+    if device::port_lid() == 0 {
+        row.gid_type = IBV_GID_TYPE_ROCE_V2;
+        row.ndev_ifindex = entry.ifindex;
+    } else {
+        row.gid_type = IBV_GID_TYPE_IB;
+    }
     row
 }
 

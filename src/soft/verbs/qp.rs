@@ -12,7 +12,7 @@ use crate::abi::*;
 use crate::provider::object as common;
 use crate::soft::ah::Address;
 use crate::soft::cq::Cq;
-use crate::soft::device::limits;
+use crate::soft::device::{self, limits};
 use crate::soft::mem::PdId;
 use crate::soft::modify::{Wanted, modify};
 use crate::soft::qp::Qp;
@@ -366,13 +366,17 @@ pub unsafe extern "C" fn query_qp(
 
 fn ah_attr(address: &Address) -> ibv_ah_attr {
     let mut a = ibv_ah_attr::zeroed();
+    a.port_num = 1;
+    a.sl = address.sl;
+    a.dlid = device::port_lid();
+    if address.lid_only {
+        return a;
+    }
     a.grh.dgid.raw = address.dgid.0;
     a.grh.flow_label = address.flow_label;
     a.grh.sgid_index = address.sgid_index;
     a.grh.hop_limit = address.hop_limit;
     a.grh.traffic_class = address.traffic_class;
-    a.sl = address.sl;
     a.is_global = 1;
-    a.port_num = 1;
     a
 }

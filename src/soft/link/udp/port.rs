@@ -259,8 +259,12 @@ fn take_datagram(qp: &Qp, received: &Received<'_>, packet: &Packet, deth: Deth, 
     };
     let grh = received.ip.grh(received.datagram.len(), received.traffic_class, received.hop_limit);
     if rq.begin_datagram(qp, request, deth.qkey, &grh) && rq.place(qp, Run::of(payload)).is_ok() {
-        let ending =
-            Ending { imm: packet.imm, solicited: packet.bth.solicited, sl: received.traffic_class >> 5 };
+        let ending = Ending {
+            imm: packet.imm,
+            solicited: packet.bth.solicited,
+            sl: received.traffic_class >> 5,
+            no_grh: false,
+        };
         // Nobody hears of a datagram that is lost here.
         let _ = rq.finish(qp, ending);
     }

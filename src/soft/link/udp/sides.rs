@@ -94,7 +94,7 @@ impl ReceiveSide for Receives<'_> {
     }
 
     fn finish(&mut self, end: End) -> Result<(), Refusal> {
-        let ending = Ending { imm: end.imm, solicited: end.solicited, sl: 0 };
+        let ending = Ending { imm: end.imm, solicited: end.solicited, ..Ending::default() };
         Ok(self.rq.finish(self.qp, ending)?)
     }
 

@@ -18,6 +18,8 @@ pub const LAST: u8 = 2;
 pub const SOLICITED: u8 = 4;
 /// A datagram: the payload begins with its GRH, the extension's rkey is the Q_Key, `spare` the service level.
 pub const DATAGRAM: u8 = 8;
+/// In a datagram's `spare`: the sender's address had no GRH.
+pub const NO_GRH: u16 = 0x100;
 /// The sender wants acknowledgements.
 pub const RELIABLE: u8 = 16;
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::message::{
-    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
+    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
 use super::send::{self, Answer, answer};
 use super::{Cache, Owed, Wire, foreign};
@@ -277,7 +277,7 @@ pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result
         return Ok(Step::More);
     }
     let imm = matches!(op, WrOpcode::SendImm | WrOpcode::WriteImm).then_some(h.imm);
-    rq.finish(qp, Ending { imm, solicited: h.flags & SOLICITED != 0, sl: 0 })?;
+    rq.finish(qp, Ending { imm, solicited: h.flags & SOLICITED != 0, ..Ending::default() })?;
     Ok(Step::Accepted)
 }
 
@@ -315,7 +315,13 @@ fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
     if rq.begin_datagram(qp, request, qkey, &grh) && rq.place(qp, payload).is_ok() {
         let imm = (op == WrOpcode::SendImm).then_some(h.imm);
         // Nobody hears of a datagram that is lost at the receiver.
-        let _ = rq.finish(qp, Ending { imm, solicited: h.flags & SOLICITED != 0, sl: h.spare as u8 });
+        let ending = Ending {
+            imm,
+            solicited: h.flags & SOLICITED != 0,
+            sl: h.spare as u8,
+            no_grh: h.spare & NO_GRH != 0,
+        };
+        let _ = rq.finish(qp, ending);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::foreign::{self, Turn};
 use super::message::{
-    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, READ_DATA, RELIABLE, Refusal, SOLICITED,
+    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
 use super::{Owed, STRAYS, Wire};
 use crate::soft::ah::Ah;
@@ -236,7 +236,7 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>
     }
     let mut header = header(qp, wqe, wqe.remote_qpn, Psn::new(0));
     header.flags |= FIRST | LAST | DATAGRAM;
-    header.spare = ah.address.sl as u16;
+    header.spare = ah.address.sl as u16 | if ah.address.lid_only { NO_GRH } else { 0 };
     header.ext = Ext::Rdma { addr: 0, rkey: sq.qkey_of(at), aux: 0 };
     let n = GRH_BYTES + wqe.length as usize;
     {
