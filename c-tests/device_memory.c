@@ -1,6 +1,31 @@
 /* Device memory: copies in and out, bounds, and RDMA to and from it. */
 #include "common.h"
 
+#include <sys/wait.h>
+
+/* A child of a fork allocates over its parent's context. */
+static int in_child(struct ibv_context *context)
+{
+    struct ibv_alloc_dm_attr want = {.length = 4096};
+    struct ibv_dm *dm;
+    int status;
+    pid_t pid = fork();
+
+    if (pid < 0)
+        die("fork");
+    if (pid == 0) {
+        uint32_t word = 7, back = 0;
+
+        alarm(30);
+        dm = ibv_alloc_dm(context, &want);
+        _exit(!dm || ibv_memcpy_to_dm(dm, 0, &word, 4) || ibv_memcpy_from_dm(&back, dm, 0, 4) || back != 7 ||
+              ibv_free_dm(dm));
+    }
+    if (waitpid(pid, &status, 0) != pid)
+        die("waitpid");
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 int main(void)
 {
     struct ibv_context *context;
@@ -27,6 +52,9 @@ int main(void)
     printf(", data %s\n", yes(filled(host, sizeof(host), 1)));
     printf("past the end: %s %s\n", rc_name(ibv_memcpy_to_dm(dm, 4092, host, 8)),
            rc_name(ibv_memcpy_from_dm(host, dm, 4097, 0)));
+
+    printf("not in words: %s %s\n", rc_name(ibv_memcpy_to_dm(dm, 2, host, 8)), rc_name(ibv_memcpy_from_dm(host, dm, 4, 7)));
+    printf("of a forked child: %s\n", yes(in_child(context)));
 
     make_side(&a, context, IBV_QPT_RC, 8192);
     make_side(&b, context, IBV_QPT_RC, 8192);

@@ -202,6 +202,29 @@ static void told(void)
     ZERO(ibv_destroy_qp(qp));
 }
 
+/* A QP that goes to RESET takes along its completions that nobody has polled, and no other's. */
+static void reset_clears(void)
+{
+    struct ibv_qp *one = qp_in(IBV_QPT_RC, IBV_QPS_INIT), *two = qp_in(IBV_QPT_RC, IBV_QPS_INIT);
+    struct ibv_recv_wr wr = {.wr_id = 1}, *bad;
+    struct ibv_wc wc[8];
+    int n, others = 0;
+
+    for (int i = 0; i < 3; i++) {
+        ZERO(ibv_post_recv(one, &wr, &bad));
+        ZERO(ibv_post_recv(two, &wr, &bad));
+    }
+    ZERO(to(one, IBV_QPS_ERR));
+    ZERO(to(two, IBV_QPS_ERR));
+    ZERO(to(one, IBV_QPS_RESET));
+    n = ibv_poll_cq(s.cq, 8, wc);
+    for (int i = 0; i < n; i++)
+        others += wc[i].qp_num == two->qp_num && wc[i].status == IBV_WC_WR_FLUSH_ERR;
+    printf("after RESET: %d completions left, %d of the other QP\n", n, others);
+    ZERO(ibv_destroy_qp(one));
+    ZERO(ibv_destroy_qp(two));
+}
+
 static void not_made(void)
 {
     struct ibv_qp_init_attr attr = {
@@ -240,6 +263,7 @@ int main(void)
     masks();
     values();
     told();
+    reset_clears();
     not_made();
     drop_side(&s);
     printf("close %d\n", ibv_close_device(context));

@@ -5,13 +5,13 @@ static struct ibv_context *context;
 static struct ibv_xrcd *xrcd;
 static struct side s;
 
-static struct ibv_srq *make_srq(uint32_t *number)
+static struct ibv_srq *make_srq(struct ibv_pd *pd, uint32_t *number)
 {
     struct ibv_srq_init_attr_ex attr = {
         .attr = {.max_wr = 8, .max_sge = 1},
         .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
         .srq_type = IBV_SRQT_XRC,
-        .pd = s.pd,
+        .pd = pd,
         .xrcd = xrcd,
         .cq = s.cq,
     };
@@ -51,6 +51,42 @@ static void send_xrc(struct ibv_qp *qp, struct ibv_cq *cq, uint32_t srqn, unsign
     show_next("send", cq);
 }
 
+/* RDMA and atomics: the PD of the SRQ that the request names is the one that counts. */
+static void reach(const char *what, struct ibv_qp *qp, struct ibv_cq *cq, enum ibv_wr_opcode opcode, uint32_t srqn)
+{
+    struct ibv_sge sge = sge_of(&s, 4096, 8);
+    struct ibv_send_wr wr = {
+        .wr_id = 9, .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED};
+    struct ibv_send_wr *bad;
+    uint64_t remote = (uintptr_t)s.buffer + 5000;
+
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        wr.wr.atomic.remote_addr = remote;
+        wr.wr.atomic.rkey = s.mr->rkey;
+        wr.wr.atomic.compare_add = 1;
+    } else {
+        wr.wr.rdma.remote_addr = remote;
+        wr.wr.rdma.rkey = s.mr->rkey;
+    }
+    wr.qp_type.xrc.remote_srqn = srqn;
+    ZERO(ibv_post_send(qp, &wr, &bad));
+    show_next(what, cq);
+}
+
+static void connect_xrc(struct ibv_qp *out, struct ibv_qp *in)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+
+    ZERO(ibv_modify_qp(in, &attr, IBV_QP_STATE));
+    ZERO(ibv_modify_qp(out, &attr, IBV_QP_STATE));
+    ZERO(to_init(in));
+    ZERO(to_init(out));
+    ZERO(to_rtr(in, out->qp_num, 10, &s.gid));
+    ZERO(to_rtr(out, in->qp_num, 20, &s.gid));
+    ZERO(to_rts(in, 20));
+    ZERO(to_rts(out, 10));
+}
+
 static void post(struct ibv_srq *srq, uint64_t wr_id, size_t offset)
 {
     struct ibv_sge sge = sge_of(&s, offset, 100);
@@ -65,8 +101,10 @@ int main(void)
     int fd;
     struct ibv_xrcd_init_attr init = {.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .oflags = O_CREAT};
     struct ibv_xrcd *again;
-    struct ibv_srq *one, *two;
-    uint32_t first, second;
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    struct ibv_srq *one, *two, *other;
+    uint32_t first, second, third;
+    struct ibv_pd *other_pd;
     struct ibv_cq *cq;
     struct ibv_qp *out, *in;
 
@@ -81,20 +119,15 @@ int main(void)
     init.fd = fd;
     xrcd = NEED(ibv_open_xrcd(context, &init));
     again = NEED(ibv_open_xrcd(context, &init));
-    one = make_srq(&first);
-    two = make_srq(&second);
+    one = make_srq(s.pd, &first);
+    two = make_srq(s.pd, &second);
     printf("numbers differ %s\n", yes(first != second));
     in = make_xrc(IBV_QPT_XRC_RECV, NULL);
     out = make_xrc(IBV_QPT_XRC_SEND, cq);
     printf("receiver: receive refused %s, send refused %s\n",
            yes(ibv_post_recv(in, &(struct ibv_recv_wr){.wr_id = 1}, &(struct ibv_recv_wr *){NULL}) != 0),
            yes(ibv_post_send(in, &(struct ibv_send_wr){.wr_id = 1}, &(struct ibv_send_wr *){NULL}) != 0));
-    ZERO(to_init(in));
-    ZERO(to_init(out));
-    ZERO(to_rtr(in, out->qp_num, 10, &s.gid));
-    ZERO(to_rtr(out, in->qp_num, 20, &s.gid));
-    ZERO(to_rts(in, 20));
-    ZERO(to_rts(out, 10));
+    connect_xrc(out, in);
 
     post(one, 11, 1000);
     post(two, 22, 2000);
@@ -108,6 +141,22 @@ int main(void)
     post(one, 12, 3000);
     send_xrc(out, cq, first, 7);
     show_next("  recv", s.cq);
+
+    memset(s.buffer + 4096, 1, 8);
+    reach("write", out, cq, IBV_WR_RDMA_WRITE, first);
+    reach("add", out, cq, IBV_WR_ATOMIC_FETCH_AND_ADD, second);
+    printf("  data %s\n", yes(s.buffer[4096] == 1 && s.buffer[5000] == 2 && s.buffer[5001] == 1));
+    reach("read", out, cq, IBV_WR_RDMA_READ, second);
+    printf("  data %s\n", yes(s.buffer[4096] == 2));
+    other_pd = NEED(ibv_alloc_pd(context));
+    other = make_srq(other_pd, &third);
+    for (int i = 0; i < 3; i++) {
+        reach("by an SRQ of another PD", out, cq, opcodes[i], third);
+        printf("  states %s %s, data %s\n", state_name(state_of(out)), state_name(state_of(in)), yes(s.buffer[5000] == 2));
+        connect_xrc(out, in);
+    }
+    ZERO(ibv_destroy_srq(other));
+    ZERO(ibv_dealloc_pd(other_pd));
 
     send_xrc(out, cq, first ^ 0x7ff, 8);
     printf("  states %s %s\n", state_name(state_of(out)), state_name(state_of(in)));

@@ -197,6 +197,30 @@ impl Cq {
         n
     }
 
+    /// Takes out what QP `qpn` has completed and nobody has polled: the QP goes to RESET, and its completions with it.
+    pub fn discard(&self, qpn: Qpn) {
+        if self.held.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let ring = &mut *self.ring.lock();
+        let mask = ring.slots.len() - 1;
+        let mut kept = ring.tail;
+        for i in 0..ring.head.wrapping_sub(ring.tail) {
+            let at = ring.tail.wrapping_add(i) as usize & mask;
+            if ring.slots[at].qp_num == qpn.0 {
+                continue;
+            }
+            let to = kept as usize & mask;
+            ring.slots[to] = ring.slots[at];
+            if let Some(stamps) = &mut ring.stamps {
+                stamps[to] = stamps[at];
+            }
+            kept = kept.wrapping_add(1);
+        }
+        ring.head = kept;
+        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Release);
+    }
+
     /// Asks for one event for the next completion; completions already in the queue do not count (`ibv_req_notify_cq(3)`).
     /// Called with no lock held.
     pub fn arm(&self, solicited_only: bool) {

@@ -315,6 +315,9 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
     if to == QpState::Reset {
         sq.reset();
         rq.reset(qp);
+        for cq in sq.cq().into_iter().chain(rq.cq()) {
+            cq.discard(qp.num);
+        }
         qp.set_state(to);
         drop((sq, rq));
         qp.node.udp.disconnect(qp);

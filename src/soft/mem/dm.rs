@@ -7,6 +7,9 @@ use crate::sys::guard;
 use crate::sys::log::explain;
 use crate::sys::map::{Mapping, page_size};
 
+/// Copies move whole words, as on devices that have such memory.
+const WORD: usize = 4;
+
 /// The device memory of one device.
 #[derive(Debug)]
 pub struct DmPool {
@@ -85,6 +88,11 @@ impl Dm {
         self.length == 0
     }
 
+    /// This process made it; a forked child does not have its parent's device memory.
+    pub fn is_ours(&self) -> bool {
+        self.memory.is_ours()
+    }
+
     /// Host address of the first byte.
     pub fn base(&self) -> u64 {
         self.memory.base() as u64
@@ -108,7 +116,7 @@ impl Dm {
     /// `ibv_memcpy_to_dm`: copies `len` bytes of the application's memory to `offset`.
     ///
     /// # Errors
-    /// EFAULT where the range does not lie in the device memory, or `src` is not there.
+    /// EFAULT where the range does not lie in the device memory, or `src` is not there; EINVAL where it is not in words of 4 bytes.
     ///
     /// # Safety
     /// `src` must not be memory of Rust's that somebody else writes now.
@@ -121,7 +129,7 @@ impl Dm {
     /// `ibv_memcpy_from_dm`: copies `len` bytes at `offset` to the application's memory.
     ///
     /// # Errors
-    /// EFAULT where the range does not lie in the device memory, or `dst` is not there.
+    /// EFAULT where the range does not lie in the device memory, or `dst` is not there; EINVAL where it is not in words of 4 bytes.
     ///
     /// # Safety
     /// The caller may write `len` bytes at `dst`.
@@ -134,7 +142,15 @@ impl Dm {
     fn part(&self, offset: u64, len: usize, call: &str) -> Result<*mut u8, Errno> {
         let size = self.length;
         match usize::try_from(offset) {
-            Ok(at) if at <= size && len <= size - at && self.memory.is_ours() => Ok(self.memory.at(at)),
+            Ok(at) if at <= size && len <= size - at && self.memory.is_ours() => {
+                if !(at | len).is_multiple_of(WORD) {
+                    explain(format_args!(
+                        "{call}: {len} bytes at {offset}: both must be multiples of {WORD}"
+                    ));
+                    return Err(Errno::EINVAL);
+                }
+                Ok(self.memory.at(at))
+            }
             _ => {
                 explain(format_args!(
                     "{call}: {len} bytes at {offset} exceed the {size} bytes of the device memory"
@@ -159,6 +175,8 @@ mod tests {
             dm.copy_to(96, b"abcd".as_ptr(), 4).unwrap();
             dm.copy_from(96, back.as_mut_ptr(), 4).unwrap();
             assert_eq!(dm.copy_to(97, b"abcd".as_ptr(), 4), Err(Errno::EFAULT));
+            assert_eq!(dm.copy_to(3, b"abcd".as_ptr(), 4), Err(Errno::EINVAL));
+            assert_eq!(dm.copy_from(4, back.as_mut_ptr(), 3), Err(Errno::EINVAL));
             assert_eq!(dm.copy_from(u64::MAX, back.as_mut_ptr(), 4), Err(Errno::EFAULT));
         }
         assert_eq!(&back, b"abcd");

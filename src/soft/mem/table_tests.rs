@@ -253,10 +253,10 @@ fn device_memory_is_named_from_zero() {
     assert_eq!(w.table.register_dm(&w.pd, &dm, 50, 51, access).err(), Some(Errno::EINVAL));
     let mr = w.table.register_dm(&w.pd, &dm, 50, 50, access).unwrap();
     w.local(&mr, 49, 1, true).unwrap().put(0, b"z").unwrap();
-    let mut byte = 0;
-    // SAFETY: one byte into a local.
-    unsafe { dm.copy_from(99, &mut byte, 1).unwrap() };
-    assert_eq!(byte, b'z');
+    let mut word = [0u8; 4];
+    // SAFETY: four bytes into a local.
+    unsafe { dm.copy_from(96, word.as_mut_ptr(), 4).unwrap() };
+    assert_eq!(word, *b"\0\0\0z");
     assert_eq!(dm.free(), Err(Errno::EBUSY));
     w.table.deregister(mr.key, idle).unwrap();
     dm.free().unwrap();

@@ -6,8 +6,8 @@ use super::{Nak, Qp};
 use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM};
 use crate::soft::device;
 use crate::soft::link::wires::Outbox;
-use crate::soft::mem::gather;
 use crate::soft::mem::run::{Access64, Run, RunMut};
+use crate::soft::mem::{Denied, PdId, Span, gather};
 use crate::soft::srq::Srq;
 use crate::soft::types::{
     Access, EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, Qpn, WcOpcode, WcStatus, WrOpcode,
@@ -173,7 +173,8 @@ impl Responder {
                 }
                 if total > 0 {
                     let (va, need) = (request.remote_addr, Access::REMOTE_WRITE);
-                    if qp.node.mem.remote(qp.pd, request.rkey, va, total as u64, need).is_err() {
+                    let pd = self.pd_of_current(qp);
+                    if qp.node.mem.remote(pd, request.rkey, va, total as u64, need).is_err() {
                         return self.refuse(qp, Nak::RemoteAccess);
                     }
                 }
@@ -219,7 +220,7 @@ impl Responder {
                 }
                 let va = current.request.remote_addr.wrapping_add(at);
                 let (key, need) = (current.request.rkey, Access::REMOTE_WRITE);
-                let wrote = match qp.node.mem.remote(qp.pd, key, va, n, need) {
+                let wrote = match qp.node.mem.remote(self.pd_of_current(qp), key, va, n, need) {
                     Ok(span) => span.run_mut().fill(bytes).is_ok(),
                     Err(_) => false,
                 };
@@ -304,9 +305,8 @@ impl Responder {
         if n > MAX_MESSAGE as u64 {
             return self.refuse(qp, Nak::InvalidRequest);
         }
-        if n > 0
-            && qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, n, Access::REMOTE_READ).is_err()
-        {
+        let need = Access::REMOTE_READ;
+        if n > 0 && self.named(qp, request, n, need).is_err() {
             return self.refuse(qp, Nak::RemoteAccess);
         }
         Ok(())
@@ -317,7 +317,8 @@ impl Responder {
         if to.is_empty() {
             return Ok(());
         }
-        let read = match qp.node.mem.remote(qp.pd, rkey, va, to.len() as u64, Access::REMOTE_READ) {
+        let pd = pd_of_begun(qp, rkey);
+        let read = match qp.node.mem.remote(pd, rkey, va, to.len() as u64, Access::REMOTE_READ) {
             Ok(span) => to.fill(span.run()).is_ok(),
             Err(_) => false,
         };
@@ -333,7 +334,7 @@ impl Responder {
         len: u32,
         take: impl FnOnce(Run<'_>) -> R,
     ) -> Result<R, Nak> {
-        match qp.node.mem.remote(qp.pd, rkey, va, len as u64, Access::REMOTE_READ) {
+        match qp.node.mem.remote(pd_of_begun(qp, rkey), rkey, va, len as u64, Access::REMOTE_READ) {
             Ok(span) => Ok(take(span.run())),
             Err(_) => self.refuse(qp, Nak::RemoteAccess),
         }
@@ -355,11 +356,10 @@ impl Responder {
             WrOpcode::FetchAdd => Access64::FetchAdd(request.compare_add),
             _ => return self.refuse(qp, Nak::InvalidRequest),
         };
-        let result =
-            match qp.node.mem.remote(qp.pd, request.rkey, request.remote_addr, 8, Access::REMOTE_ATOMIC) {
-                Ok(span) => span.atomic(op).ok(),
-                Err(_) => None,
-            };
+        let result = match self.named(qp, request, 8, Access::REMOTE_ATOMIC) {
+            Ok(span) => span.atomic(op).ok(),
+            Err(_) => None,
+        };
         match result {
             Some(before) => Ok(before),
             None => self.refuse(qp, Nak::RemoteAccess),
@@ -405,8 +405,23 @@ impl Responder {
         }
     }
 
+    /// The memory that a READ or an atomic names.
+    fn named<'a>(&self, qp: &'a Qp, request: &Request, len: u64, need: Access) -> Result<Span<'a>, Denied> {
+        let srq = self.xrc_srq(qp, request).map_err(|_| Denied::Domain)?;
+        let pd = srq.map_or(qp.pd, |srq| srq.pd);
+        qp.node.mem.remote(pd, request.rkey, request.remote_addr, len, need)
+    }
+
+    /// An XRC receiver has no PD of its own: the SRQ that a request names tells which memory it may reach.
+    #[inline]
+    fn pd_of_current(&self, qp: &Qp) -> PdId {
+        let srq = self.current.as_ref().and_then(|c| c.srq.as_ref());
+        srq.map_or(qp.pd, |srq| srq.pd)
+    }
+
+    /// The SRQ that a request to an XRC receiver names.
     fn xrc_srq(&self, qp: &Qp, request: &Request) -> Result<Option<Arc<Srq>>, Nak> {
-        if qp.kind != QpType::XrcRecv || matches!(request.op, WrOpcode::Write) {
+        if qp.kind != QpType::XrcRecv || (request.op == WrOpcode::Write && request.total == Some(0)) {
             return Ok(None);
         }
         match qp.node.srq(request.srqn) {
@@ -539,4 +554,13 @@ impl Responder {
         }
         Err(nak)
     }
+}
+
+/// Whose memory a READ goes on to read: an XRC receiver's was checked against the SRQ that the request named.
+#[inline]
+fn pd_of_begun(qp: &Qp, rkey: Key) -> PdId {
+    if qp.kind != QpType::XrcRecv {
+        return qp.pd;
+    }
+    qp.node.mem.region(rkey).map_or(qp.pd, |region| region.pd)
 }

@@ -170,12 +170,10 @@ pub unsafe extern "C" fn advise_mr(
     0
 }
 
+/// Also by a forked child over its parent's context, as on a kernel device: the memory is then the child's own.
 pub unsafe extern "C" fn alloc_dm(c: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     // SAFETY: the library passes a live context of urxe and readable attributes.
     unsafe {
-        if inherited(c) {
-            return null(Errno::EIO);
-        }
         if (*attr).comp_mask != 0 {
             return null(Errno::EOPNOTSUPP);
         }
@@ -195,10 +193,11 @@ pub unsafe extern "C" fn alloc_dm(c: *mut ibv_context, attr: *mut ibv_alloc_dm_a
 pub unsafe extern "C" fn free_dm(c: *mut ibv_dm) -> c_int {
     // SAFETY: the library passes a live DM of urxe, which this call ends on success.
     unsafe {
-        if inherited((*c).context) {
+        let dm = &object::<_, DmObject>(c).dm;
+        if !dm.is_ours() {
             return 0;
         }
-        match object::<_, DmObject>(c).dm.free() {
+        match dm.free() {
             Ok(()) => {
                 drop(Box::from_raw(c.cast::<DmObject>()));
                 0
