@@ -103,7 +103,23 @@ fn compose() -> String {
     writeln!(body, "urxe fills: {}.\n", list(&has)).unwrap();
     writeln!(body, "The table's default answers for: {}.", list(&lacks)).unwrap();
     out += &sums;
-    out + &body
+    out += &body;
+    out + &judges()
+}
+
+/// What the suites of others say, as `ANYVERBS_UPDATE_DOCS=1 cargo xtask test` wrote it down, and why tests are skipped.
+fn judges() -> String {
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap_or_default();
+    let rows = |text: &str| -> String {
+        text.lines().map(|line| format!("| {} |\n", line.replace('\t', " | "))).collect()
+    };
+    let mut out =
+        String::from("\n## Judges\n\nTest suites that others wrote, run on urxe0 by `cargo xtask test`.\n\n");
+    out += "| judge | run | passed | failed | skipped | why |\n| --- | --- | --- | --- | --- | --- |\n";
+    out += &rows(&read("docs/judges.tsv"));
+    out += "\nWhat the pyverbs suite skips, and why; a skip that is not listed here fails the judge.\n\n";
+    out += "| test | kind | reason |\n| --- | --- | --- |\n";
+    out + &rows(&read("xtask/src/trials/pyverbs_skips.tsv"))
 }
 
 const HEAD: &str = "\

@@ -28,6 +28,7 @@ pub const TEST: &[Need] = &[
     ("busybox", "busybox-static"),
     ("cpio", "cpio"),
     ("depmod", "kmod"),
+    ("gunzip", "gzip"),
 ];
 
 /// Makes sure that all of `needs` are there; `Err` names the packages to install.

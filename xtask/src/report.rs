@@ -1,12 +1,16 @@
 //! Steps and checks: what passed, what failed, what could not run; and the closing line.
 use std::{
+    collections::BTreeMap,
     fmt::Display,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::{run, stage::Stage};
+use crate::{
+    run,
+    stage::{self, Stage},
+};
 
 /// A named step with its limit; a step that runs past it is killed and has failed.
 pub struct Trial {
@@ -22,6 +26,15 @@ pub struct Ctx<'a> {
     step: &'static str,
 }
 
+/// What a suite of others says of us: one row of the closing table.
+pub struct Judge {
+    pub name: String,
+    pub passed: usize,
+    pub failed: usize,
+    /// How many were skipped for which reason.
+    pub skipped: BTreeMap<&'static str, usize>,
+}
+
 /// Counts of all steps.
 #[derive(Default)]
 pub struct Tally {
@@ -30,6 +43,7 @@ pub struct Tally {
     pub skipped: usize,
     pub verbose: bool,
     failures: Vec<String>,
+    judges: Vec<Judge>,
 }
 
 impl Ctx<'_> {
@@ -44,6 +58,29 @@ impl Ctx<'_> {
     pub fn skip(&mut self, name: impl Display, why: &str) {
         println!("SKIP {}: {name}: {why}", self.step);
         self.tally.skipped += 1;
+    }
+    /// Adds a row to the closing table.
+    pub fn judge(&mut self, judge: Judge) {
+        self.tally.judges.push(judge);
+    }
+}
+
+impl Judge {
+    /// A judge who has seen nothing yet.
+    pub fn new(name: String) -> Judge {
+        Judge { name, passed: 0, failed: 0, skipped: BTreeMap::new() }
+    }
+    /// Counts a test that was skipped for this reason.
+    pub fn skip(&mut self, kind: &'static str) {
+        *self.skipped.entry(kind).or_default() += 1;
+    }
+    /// Name, run, passed, failed, skipped, and why.
+    fn row(&self) -> [String; 6] {
+        let skipped: usize = self.skipped.values().sum();
+        let why: Vec<String> = self.skipped.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
+        let run = self.passed + self.failed + skipped;
+        let [run, passed, failed, skipped] = [run, self.passed, self.failed, skipped].map(|n| n.to_string());
+        [self.name.clone(), run, passed, failed, skipped, why.join(", ")]
     }
 }
 
@@ -97,6 +134,9 @@ impl Tally {
     }
     /// Prints what failed and the closing line; true when nothing failed and something ran.
     pub fn close(&self) -> bool {
+        if !self.judges.is_empty() {
+            self.table();
+        }
         if !self.failures.is_empty() {
             println!("\nfailed:");
             self.failures.iter().for_each(|f| println!("  {f}"));
@@ -104,5 +144,27 @@ impl Tally {
         let skipped = if self.skipped > 0 { format!(", {} skipped", self.skipped) } else { String::new() };
         println!("{} passed, {} failed{skipped}", self.passed, self.failed);
         self.failed == 0 && self.passed > 0
+    }
+    /// Prints what the judges say; with ANYVERBS_UPDATE_DOCS it becomes the table of docs/COMPAT.md.
+    fn table(&self) {
+        let head = ["judge", "run", "passed", "failed", "skipped", "why"].map(String::from);
+        let rows: Vec<[String; 6]> = self.judges.iter().map(Judge::row).collect();
+        let wide = |i: usize| rows.iter().chain([&head]).map(|r| r[i].len()).max().unwrap_or(0);
+        println!();
+        for row in [&head].into_iter().chain(&rows) {
+            let cells: Vec<String> = (0..6).map(|i| format!("{:width$}", row[i], width = wide(i))).collect();
+            println!("{}", cells.join("  ").trim_end());
+        }
+        if std::env::var_os("ANYVERBS_UPDATE_DOCS").is_some() {
+            let mut all: BTreeMap<String, String> = BTreeMap::new();
+            let file = stage::root().join("docs/judges.tsv");
+            let before = std::fs::read_to_string(&file).unwrap_or_default();
+            let old = before.lines().filter_map(|l| Some((l.split('\t').next()?.to_string(), l.to_string())));
+            all.extend(old.chain(rows.iter().map(|r| (r[0].clone(), r.join("\t")))));
+            let text: String = all.values().map(|line| format!("{line}\n")).collect();
+            if let Err(e) = std::fs::write(&file, text) {
+                println!("{}: {e}", file.display());
+            }
+        }
     }
 }

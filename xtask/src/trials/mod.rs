@@ -16,6 +16,7 @@ mod kill;
 mod netns;
 mod order;
 mod pingpong;
+mod pyverbs;
 pub mod sid;
 mod tools;
 mod users;
@@ -34,6 +35,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         hostile::TRIALS,
         netns::TRIALS,
         guest::TRIALS,
+        pyverbs::TRIALS,
     ]
     .into_iter()
     .flatten()
