@@ -35,6 +35,10 @@ pub mod limits {
     pub const MAX_SRQ_WR: u32 = 16384;
     /// Scatter/gather elements of a receive in a shared receive queue.
     pub const MAX_SRQ_SGE: u32 = 32;
+    /// Multicast groups that QPs of a process may be attached to.
+    pub const MAX_MCAST_GRP: u32 = 8192;
+    /// QPs of a process in one multicast group.
+    pub const MAX_MCAST_QP_ATTACH: u32 = 256;
     /// Bytes of device memory.
     pub const MAX_DM_SIZE: u64 = 16 << 20;
     /// Partition keys: the default one.
@@ -129,6 +133,9 @@ impl Device {
         a.max_res_rd_atom = (MAX_QP * MAX_RD_ATOMIC) as _;
         a.max_qp_init_rd_atom = MAX_RD_ATOMIC as _;
         a.atomic_cap = IBV_ATOMIC_HCA as _;
+        a.max_mcast_grp = MAX_MCAST_GRP as _;
+        a.max_mcast_qp_attach = MAX_MCAST_QP_ATTACH as _;
+        a.max_total_mcast_qp_attach = (MAX_MCAST_GRP * MAX_MCAST_QP_ATTACH) as _;
         a.max_ah = MAX_AH as _;
         a.max_srq = MAX_SRQ as _;
         a.max_srq_wr = MAX_SRQ_WR as _;

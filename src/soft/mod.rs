@@ -9,6 +9,7 @@ pub mod device;
 pub mod engine;
 pub mod gid;
 pub mod link;
+pub mod mcast;
 pub mod mem;
 pub mod modify;
 pub mod node;

@@ -9,6 +9,7 @@ use super::engine::Engine;
 use super::gid::GidTable;
 use super::link::udp::port::Port;
 use super::link::wires::Wires;
+use super::mcast::Groups;
 use super::mem::{DmPool, MemTable, PdTable};
 use super::qp::Qp;
 use super::srq::Srq;
@@ -38,6 +39,8 @@ pub struct Node {
     /// The way to other hosts.
     pub udp: Port,
     gids: GidTable,
+    /// The multicast groups of its QPs.
+    pub groups: Groups,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     /// Counts removals from `qps`, so that a cached reference is known to be stale.
     pub qp_epoch: AtomicU32,
@@ -88,6 +91,7 @@ impl Node {
             wires,
             udp: Port::new(),
             gids: GidTable::new(),
+            groups: Groups::default(),
             qps: RwLock::default(),
             qp_epoch: AtomicU32::new(0),
             srqs: RwLock::default(),

@@ -2,7 +2,7 @@
 use super::errno::Errno;
 use super::fork::ParentFd;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Descriptors that one message may carry here.
 pub const MAX_FDS: usize = 4;
@@ -36,6 +36,36 @@ pub fn connect(name: &str) -> Result<ParentFd, Errno> {
     // SAFETY: `addr` is ours and `len` bytes of it are valid.
     check(unsafe { libc::connect(sock.as_raw_fd(), (&raw const addr).cast(), len) })?;
     Ok(ParentFd::new(sock))
+}
+
+/// A datagram socket that can only be seen, or be used for [`is_marked`].
+///
+/// # Errors
+/// Those of socket(2).
+pub fn probe() -> Result<ParentFd, Errno> {
+    // SAFETY: socket takes integers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    check(fd)?;
+    // SAFETY: a descriptor the kernel just made for us.
+    Ok(ParentFd::new(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Marks the abstract name as taken while the descriptor is open. Names of different types of sockets do not collide.
+/// EADDRINUSE where somebody else has marked it.
+pub fn mark(name: &str) -> Result<ParentFd, Errno> {
+    let sock = probe()?;
+    let (addr, len) = address(name)?;
+    // SAFETY: `addr` is ours and `len` bytes of it are valid.
+    check(unsafe { libc::bind(sock.as_fd().as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(sock)
+}
+
+/// Whether somebody has marked the abstract name.
+pub fn is_marked(probe: BorrowedFd<'_>, name: &str) -> bool {
+    let Ok((addr, len)) = address(name) else { return false };
+    // SAFETY: `addr` is ours and `len` bytes of it are valid.
+    let rc = unsafe { libc::connect(probe.as_raw_fd(), (&raw const addr).cast(), len) };
+    rc == 0
 }
 
 /// The next connection of a listener. EAGAIN when there is none.
@@ -207,7 +237,6 @@ fn check(result: i32) -> Result<(), Errno> {
 mod tests {
     use super::*;
     use crate::sys::{epoll, eventfd::EventFd, random};
-    use std::os::fd::AsFd;
 
     fn pair() -> (ParentFd, ParentFd) {
         let name = format!("anyverbs-test-{:016x}", random::u64());

@@ -157,24 +157,29 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<bool, 
     if wqe.length > Qp::MAX_DATAGRAM {
         return Err(WcStatus::LocLenErr);
     }
-    let grh = ah.address.grh(wqe.length);
     let Some(peer) = qp.node.qp(wqe.remote_qpn) else { return sq.gather_nothing(qp, at).map(|()| true) };
-    let qkey = sq.qkey_of(at);
     // The payload is gathered first: a receiver must not see a message that fails here.
     let mut bytes = [0u8; Qp::MAX_DATAGRAM as usize];
     let bytes = &mut bytes[..wqe.length as usize];
     sq.gather(qp, at, 0, RunMut::of(bytes))?;
+    deliver_datagram(qp, sq, at, ah, &peer, bytes);
+    Ok(true)
+}
+
+/// Hands datagram `at`, whose payload is `bytes`, to a QP of this process, which may not want it.
+pub fn deliver_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, peer: &Qp, bytes: &[u8]) {
+    let qkey = sq.qkey_of(at);
+    let grh = ah.address.grh(bytes.len() as u32);
     let mut rq = peer.rq.lock();
     if peer.kind == QpType::Ud
-        && rq.listens(&peer)
-        && rq.begin_datagram(&peer, request_of(qp, sq, at), qkey, &grh)
-        && rq.place(&peer, Run::of(bytes)).is_ok()
+        && rq.listens(peer)
+        && rq.begin_datagram(peer, request_of(qp, sq, at), qkey, &grh)
+        && rq.place(peer, Run::of(bytes)).is_ok()
     {
         let ending = Ending { sl: ah.address.sl, no_grh: ah.address.lid_only, ..ending_of(sq, at) };
         // Nobody hears of a datagram that is lost at the receiver.
-        let _ = rq.finish(&peer, ending);
+        let _ = rq.finish(peer, ending);
     }
-    Ok(true)
 }
 
 /// A request as its responder sees it.

@@ -2,6 +2,7 @@
 //!
 //! A link takes requests that a QP's `Requester` has `ready`, carries them, and drives the other QP's `Responder`.
 pub mod local;
+pub mod multicast;
 pub mod shm;
 pub mod udp;
 pub mod wires;
@@ -91,7 +92,9 @@ fn pump_datagrams(qp: &Qp, sq: &mut Requester) {
             return sq.doom(qp, at, WcStatus::LocProtErr);
         }
         let to = wqe.remote_qpn;
-        let sent = if ah.address.same_host {
+        let sent = if multicast::is_for_group(&ah, to) {
+            multicast::send(qp, sq, at, &ah)
+        } else if ah.address.same_host {
             match path_on_host(qp.node, to) {
                 Path::Local(_) => local::send_datagram(qp, sq, at, &ah),
                 Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, &ah, &wire),
@@ -139,6 +142,9 @@ pub fn on_timer(qp: &Qp, now: u64) {
         let flow = flow.clone();
         drop(sq);
         return flow.on_timer(qp, now);
+    }
+    if sq.stalled.is_some() {
+        return pump(qp, &mut sq);
     }
     if sq.wait_until != 0 && sq.wait_until <= now {
         sq.wait_until = 0;

@@ -10,7 +10,7 @@ pub mod requester;
 pub mod responder;
 pub mod sendq;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::channel::AsyncQueue;
@@ -46,6 +46,10 @@ pub struct Qp {
     pub shown: Lock<Shown>,
     /// The XRC domain (XRC QPs).
     pub xrc_domain: Option<u64>,
+    /// Multicast groups that it is attached to; it cannot be destroyed before.
+    pub attached: AtomicU32,
+    /// Its own messages to groups do not come back to it.
+    pub blocks_self: AtomicBool,
     state: AtomicU8,
     events: Arc<AsyncQueue>,
     /// Asks for the other half's flush when no lock is held.
@@ -126,6 +130,8 @@ impl Qp {
                 withdrawn: false,
             }),
             xrc_domain,
+            attached: AtomicU32::new(0),
+            blocks_self: AtomicBool::new(false),
             state: AtomicU8::new(QpState::Reset as u8),
             events,
             flush_wanted: AtomicBool::new(false),

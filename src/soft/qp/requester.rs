@@ -25,6 +25,8 @@ pub struct Requester {
     pub path: Path,
     /// XRC: the oldest request is on its way, or partly so, to an SRQ of this process instead; alone.
     pub foreign: Option<Arc<Wire>>,
+    /// UD: the request to a group that waits for room in a ring, and since when.
+    pub stalled: Option<(u64, u64)>,
     /// The PSN of the next new message; messages on shm, packets on udp.
     pub psn: Psn,
     /// Requests before this one have their PSN, which a retry keeps.
@@ -73,6 +75,7 @@ impl Requester {
             sig_all,
             path: Path::None,
             foreign: None,
+            stalled: None,
             psn: Psn::new(0),
             numbered: 0,
             max_rd_atomic: 0,
@@ -369,6 +372,7 @@ impl Requester {
 
     /// Forgets everything: the QP goes to RESET.
     pub fn reset(&mut self) {
+        self.stalled = None;
         self.queue.clear();
         (self.path, self.foreign) = (Path::None, None);
         (self.rd_atomic, self.wait_until, self.numbered) = (0, 0, 0);

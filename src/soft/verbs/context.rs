@@ -228,6 +228,8 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
 static OPS: verbs_context_ops = {
     use super::{address, memory, post, qp, queues};
     verbs_context_ops {
+        attach_mcast: Some(qp::attach_mcast),
+        detach_mcast: Some(qp::detach_mcast),
         advise_mr: Some(memory::advise_mr),
         alloc_dm: Some(memory::alloc_dm),
         alloc_pd: Some(memory::alloc_pd),

@@ -20,7 +20,7 @@ use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::Responder;
 use crate::soft::qp::sendq::SendQueue;
-use crate::soft::types::{QpState, QpType};
+use crate::soft::types::{Gid, QpState, QpType};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
@@ -66,7 +66,9 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
         explain(format_args!("ibv_create_qp qp_type={}: this device has RC, UC, UD and XRC", init.qp_type));
         return Err(Errno::EOPNOTSUPP);
     };
-    if init.comp_mask & !KNOWN != 0 || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0) {
+    let flags = if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
+    let known_flags = if kind == QpType::Ud { IBV_QP_CREATE_BLOCK_SELF_MCAST_LB } else { 0 };
+    if init.comp_mask & !KNOWN != 0 || flags & !known_flags != 0 {
         explain(format_args!(
             "ibv_create_qp_ex comp_mask=0x{:x} create_flags=0x{:x}: not offered by this device",
             init.comp_mask, init.create_flags
@@ -123,6 +125,7 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
         let pd_id = pd.as_ref().map_or(PdId(0), |pd| pd.id());
         let domain = (!xrcd.is_null()).then(|| (*xrcd).domain);
         let qp = Qp::new(num, kind, pd_id, context.node, domain, context.events.clone(), sq, rq);
+        qp.blocks_self.store(flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0, Ordering::Relaxed);
         hold(&[send_cq.as_ref(), recv_cq.as_ref()], 1);
         if let Some(srq) = &srq {
             srq.users.fetch_add(1, Ordering::AcqRel);
@@ -233,6 +236,14 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
         }
         let whole = c.cast::<QpObject>();
         let qp = (*whole).qp.clone();
+        let groups = qp.attached.load(Ordering::Acquire);
+        if groups > 0 {
+            explain(format_args!(
+                "ibv_destroy_qp qp={:?}: it is attached to {groups} multicast group(s)",
+                qp.num
+            ));
+            return libc::EBUSY;
+        }
         let context = context((*c).context);
         context.node.remove_qp(&qp);
         let (send_cq, recv_cq, srq);
@@ -270,6 +281,31 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
         drop(Box::from_raw(whole));
     }
     0
+}
+
+/// The library has checked that the QP is a UD one and the GID a multicast address.
+pub unsafe extern "C" fn attach_mcast(c: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    // SAFETY: the library passes a live QP of urxe and a readable GID.
+    unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
+        let (qp, group) = (&object::<_, QpObject>(c).qp, Gid((*gid).raw));
+        let attached =
+            qp.node.wires.take_place(qp.node, group).and_then(|()| qp.node.groups.attach(qp, group, lid));
+        attached.err().map_or(0, |e| e.0)
+    }
+}
+
+pub unsafe extern "C" fn detach_mcast(c: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
+    // SAFETY: the library passes a live QP of urxe and a readable GID.
+    unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
+        let qp = &object::<_, QpObject>(c).qp;
+        qp.node.groups.detach(qp, Gid((*gid).raw), lid).err().map_or(0, |e| e.0)
+    }
 }
 
 pub unsafe extern "C" fn modify_qp(c: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {

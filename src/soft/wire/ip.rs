@@ -1,5 +1,6 @@
 //! The IP and UDP headers that a datagram socket hides: their pseudo form for the ICRC, and the GRH made of them.
 use super::UDP_PORT;
+use crate::soft::types::Gid;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes of a GRH, and of the area before a UD receive's payload.
@@ -80,6 +81,16 @@ impl IpUdp {
         }
         b
     }
+}
+
+/// Where the datagram went whose GRH this is.
+pub fn destination(grh: &[u8; GRH_LEN]) -> Gid {
+    if grh[0] >> 4 == 6 {
+        let mut raw = [0; 16];
+        raw.copy_from_slice(&grh[24..]);
+        return Gid(raw);
+    }
+    Gid::from_ip(Ipv4Addr::new(grh[36], grh[37], grh[38], grh[39]).into())
 }
 
 fn ipv4(b: &mut [u8], src: Ipv4Addr, dst: Ipv4Addr, payload: usize) {

@@ -76,6 +76,11 @@ impl Peer {
         Self::new(own, seqpacket::connect(&slot::name(slot))?, Some(slot))
     }
 
+    /// Connects to whoever listens at the abstract name, as `connect`; it owns whatever slots it turns out to.
+    pub fn connect_to(own: &Own, name: &str) -> Result<Arc<Peer>, Errno> {
+        Self::new(own, seqpacket::connect(name)?, None)
+    }
+
     /// Takes the next connection of a slot's listener. EAGAIN: there is none. Drop it when it does not come up in time.
     pub fn accept(own: &Own, listener: BorrowedFd<'_>) -> Result<Arc<Peer>, Errno> {
         Self::new(own, seqpacket::accept(listener)?, None)

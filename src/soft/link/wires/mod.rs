@@ -4,6 +4,7 @@
 pub mod foreign;
 pub mod message;
 mod numbers;
+mod places;
 mod receive;
 mod send;
 
@@ -14,12 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use numbers::Numbers;
-pub use send::{Answer, Outbox, pump, send_datagram};
+pub use send::{Answer, Outbox, has_room_for_datagram, pump, send_datagram};
 
 use super::Path;
 use super::shm::own::MR_CAPACITY;
 use super::shm::ring::Header;
-use super::shm::{Own, Peer, QpView, Slot, What, direct};
+use super::shm::{Own, Peer, QpView, Slot, State, What, direct};
 use crate::soft::engine;
 use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
@@ -94,6 +95,7 @@ pub struct Wires {
     by_token: RwLock<HashMap<u64, Arc<Wire>>>,
     next_token: AtomicU64,
     started: OnceLock<()>,
+    places: places::Places,
 }
 
 #[derive(Debug)]
@@ -116,6 +118,7 @@ impl Wires {
             by_token: RwLock::default(),
             next_token: AtomicU64::new(engine::FIRST_WIRE_TOKEN),
             started: OnceLock::new(),
+            places: places::Places::default(),
         })
     }
 
@@ -227,7 +230,10 @@ impl Wires {
 
     fn accept(&self, node: &Node, token: u64) {
         let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
-        let Some(claimed) = slots.iter().find(|c| c.token == token) else { return };
+        let Some(claimed) = slots.iter().find(|c| c.token == token) else {
+            drop(slots);
+            return self.accept_at_place(node, token);
+        };
         while let Ok(peer) = Peer::accept(&self.own, claimed.slot.as_fd()) {
             self.add(node, peer);
         }
@@ -368,6 +374,11 @@ fn watch(list: &[Arc<Wire>]) -> bool {
 }
 
 impl Wire {
+    /// Nothing more comes or goes here.
+    fn is_closed(&self) -> bool {
+        self.is_lost.load(Ordering::SeqCst) || self.peer.state() == State::Dead
+    }
+
     /// There is something to do here beside receiving.
     #[inline]
     fn is_owing(&self) -> bool {

@@ -16,6 +16,7 @@ use crate::soft::qp::responder::{Ending, GRH_BYTES, Request, Responder};
 use crate::soft::qp::{Nak, Qp};
 use crate::soft::timers::rnr_delay_ns;
 use crate::soft::types::{Key, Psn, QpType, Qpn, WcStatus, WrOpcode};
+use crate::soft::wire::ip::destination;
 use crate::sys::clock;
 use crate::sys::lock::Guard;
 
@@ -100,6 +101,9 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
     }
     if h.kind < ACK && h.flags & FOREIGN != 0 {
         return cache.shadows.request(node, wire, src, entry);
+    }
+    if h.kind < ACK && h.flags & DATAGRAM != 0 && h.dst_qpn == Qpn::MULTICAST.0 {
+        return multicast(node, src, entry);
     }
     let epoch = node.qp_epoch.load(Ordering::Acquire);
     if cache.qp.as_ref().is_none_or(|qp| qp.num.0 != h.dst_qpn) || cache.epoch != epoch {
@@ -322,6 +326,21 @@ fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
             no_grh: h.spare & NO_GRH != 0,
         };
         let _ = rq.finish(qp, ending);
+    }
+}
+
+/// A datagram to a group, which its GRH names: a copy to each QP of ours that is attached.
+fn multicast(node: &'static Node, src: Qpn, entry: &Entry) {
+    let mut grh = [0u8; GRH_BYTES];
+    if entry.len < GRH_BYTES {
+        return;
+    }
+    // SAFETY: the entry has that many bytes; the ring may be read until the release.
+    let head = unsafe { Run::new(entry.payload.as_ptr(), GRH_BYTES) };
+    if RunMut::of(&mut grh).fill(head).is_ok() {
+        for qp in node.groups.members(destination(&grh)) {
+            datagram(&qp, src, entry);
+        }
     }
 }
 
