@@ -166,6 +166,9 @@ impl Device {
     }
 }
 
+/// Width times speed of the port in units of 100 Mbit/s, as `ibv_query_port_speed` gives it: four lanes of 25 Gbit/s.
+pub const PORT_SPEED: u64 = 4 * 250;
+
 /// `ibv_query_port` of port 1, which is always up: this host can be reached without any network.
 pub fn port_attr(gids: &GidTable) -> ibv_port_attr {
     /// IBV_PORT_PHYS_STATE LinkUp, width 4X, and the speed of EDR, as ibv_devinfo decodes them.
@@ -363,6 +366,7 @@ mod tests {
         let p = port_attr(&gids);
         assert_eq!((p.state, p.phys_state, p.link_layer), (4, 5, 2));
         assert!(p.gid_tbl_len > 0 && p.pkey_tbl_len == 1 && p.max_msg_sz == 1 << 31 && p.max_mtu == 5);
+        assert_eq!((p.active_width, p.active_speed, PORT_SPEED), (2, 32, 1000));
         assert!((1..=5).contains(&p.active_mtu));
     }
 

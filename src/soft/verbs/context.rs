@@ -210,6 +210,15 @@ unsafe extern "C" fn query_port(c: *mut ibv_context, port: u8, attr: *mut ibv_po
     0
 }
 
+unsafe extern "C" fn query_port_speed(_: *mut ibv_context, port: u32, speed: *mut u64) -> i32 {
+    if port != 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the library passes room for the number.
+    unsafe { speed.write(device::PORT_SPEED) };
+    0
+}
+
 unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_values_ex) -> i32 {
     // SAFETY: the caller passes room for the struct.
     unsafe {
@@ -259,6 +268,7 @@ static OPS: verbs_context_ops = {
         post_srq_recv: Some(post::post_srq_recv),
         query_device_ex: Some(query_device_ex),
         query_port: Some(query_port),
+        query_port_speed: Some(query_port_speed),
         query_qp: Some(qp::query_qp),
         query_rt_values: Some(query_rt_values),
         query_srq: Some(queues::query_srq),
