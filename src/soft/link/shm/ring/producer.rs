@@ -36,7 +36,16 @@ impl Producer {
     /// The writing end of a ring nobody has written yet.
     pub fn new(ring: Arc<Ring>) -> Self {
         let restart_at = ring.lines / 4;
-        Self { ring, pos: 0, stamp: 1, produced: 0, consumed: 0, restart_at, is_next_clear: false, corrupt: false }
+        Self {
+            ring,
+            pos: 0,
+            stamp: 1,
+            produced: 0,
+            consumed: 0,
+            restart_at,
+            is_next_clear: false,
+            corrupt: false,
+        }
     }
 
     /// Room for an entry with this kind of extension (its values do not matter yet) and up to `len` bytes of payload, at
