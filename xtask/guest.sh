@@ -28,9 +28,11 @@ cache=${ANYVERBS_GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/anyverbs-guest}
 modules="crc32_generic crc32c_generic crc32-pclmul virtio_pci 9pnet_virtio 9p overlay dummy veth sch_netem ib_uverbs rdma_ucm ib_umad rdma_rxe"
 
 # The meta package depends on the real one, whose name has the release.
-image=$(apt-cache depends "$kernel" | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n1)
+real_image() { apt-cache depends "$kernel" 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n1; }
+image=$(real_image)
+[ -n "$image" ] || { apt-get -qq update && image=$(real_image); }
 release=${image#linux-image-}
-[ -n "$release" ] || { echo "guest.sh: apt knows no kernel package $kernel (apt-get update?)" >&2; exit 1; }
+[ -n "$release" ] || { echo "guest.sh: apt knows no kernel package $kernel" >&2; exit 1; }
 boot=$cache/$release
 
 make_boot_files() {

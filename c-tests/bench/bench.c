@@ -150,16 +150,16 @@ static double one_sided_bandwidth(enum ibv_wr_opcode op, uint32_t len)
 	return ns;
 }
 
-static void send8_post(char stop)
+static void send8_post(char stop, int signaled)
 {
 	p.buf[0] = stop;
 	struct ibv_sge s = {(uintptr_t)p.buf, 8, p.mr->lkey};
 	struct ibv_send_wr wr = {.wr_id = 100, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_SEND,
-				 .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE}, *bad;
+				 .send_flags = IBV_SEND_INLINE | (signaled ? IBV_SEND_SIGNALED : 0)}, *bad;
 	CHECK(!ibv_post_send(p.qp, &wr, &bad));
 }
 
-/* Waits for a message and for the completion of our own send, posts the receive again; gives the first byte. */
+/* Waits for a message and for `sends` completions of our own, posts the receive again; gives the first byte. */
 static char send8_both(int sends)
 {
 	struct ibv_wc wc;
@@ -179,26 +179,28 @@ static char send8_both(int sends)
 	return got;
 }
 
-static void send8(int driver)
+/* One send in `every` asks for a completion: all of them as in ibv_rc_pingpong, or few as in ib_send_lat. */
+static void send8(int driver, int every, const char *name)
 {
-	for (int i = 0; i < 8; i++)
-		post_recv(&p, HALF + i * 64, 64, i);
-	tcp_sync(&p);
+	int n = 0, owed = 0;
 	if (driver) {
-		double ns = TIMED(50, {
-			send8_post(0);
-			send8_both(1);
+		double ns = TIMED(64, {
+			int signaled = ++n % every == 0;
+			send8_post(0, signaled);
+			send8_both(signaled);
 		});
-		send8_post(1);
+		send8_post(1, 1);
 		send8_both(1);
-		say("send8_ns", ns / 2);
-	} else {
-		for (int n = 0, stop = 0; !stop; n++) {
-			stop = send8_both(n > 0);
-			send8_post(stop);
-		}
-		wait_wc();
+		say(name, ns / 2);
+		return;
 	}
+	/* The completion of an answer comes with the next message, or after the last. */
+	for (int stop = 0; !stop; n++) {
+		stop = send8_both(owed);
+		owed = stop || n % every == 0;
+		send8_post(stop, owed);
+	}
+	wait_wc();
 }
 
 /* The last message is one byte long. */
@@ -251,11 +253,12 @@ static void repetition(int driver, int port)
 	fresh(driver, port);
 	tcp_sync(&p);
 	hop(driver);
-	send8(driver);
-	if (driver)
-		hop(1);
-	else
-		hop(0);
+	for (int i = 0; i < 8; i++)
+		post_recv(&p, HALF + i * 64, 64, i);
+	tcp_sync(&p);
+	send8(driver, 1, "send8_ns");
+	send8(driver, 32, "send8_few_ns");
+	hop(driver);
 	done();
 
 	fresh(driver, port);

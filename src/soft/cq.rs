@@ -102,8 +102,17 @@ struct Ring {
     head: u32,
     depth: u32,
     armed: Armed,
+    /// `head` when it was last armed.
+    armed_at: u32,
     overrun: bool,
     ignore_overrun: bool,
+}
+
+/// What one round of `ibv_start_poll` to `ibv_end_poll` may take.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch {
+    /// Where it ends; None: with the queue.
+    end: Option<u32>,
 }
 
 /// How to make a CQ.
@@ -127,6 +136,7 @@ impl Cq {
             head: 0,
             depth: config.depth,
             armed: Armed::No,
+            armed_at: 0,
             overrun: false,
             ignore_overrun: config.ignore_overrun,
         };
@@ -205,8 +215,13 @@ impl Cq {
         let ring = &mut *self.ring.lock();
         let mask = ring.slots.len() - 1;
         let mut kept = ring.tail;
+        let mut armed_at = ring.armed_at;
         for i in 0..ring.head.wrapping_sub(ring.tail) {
-            let at = ring.tail.wrapping_add(i) as usize & mask;
+            let position = ring.tail.wrapping_add(i);
+            if position == ring.armed_at {
+                armed_at = kept;
+            }
+            let at = position as usize & mask;
             if ring.slots[at].qp_num == qpn.0 {
                 continue;
             }
@@ -217,8 +232,32 @@ impl Cq {
             }
             kept = kept.wrapping_add(1);
         }
+        ring.armed_at = if ring.armed_at == ring.head { kept } else { armed_at };
         ring.head = kept;
         self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Release);
+    }
+
+    /// Takes the next completion of a batch, which it begins where `begins` says so (`ibv_start_poll`).
+    ///
+    /// A batch that finds completions older than the last request for an event ends with them. The event that the next
+    /// one has raised then still finds it here: `ibv_start_poll` must not answer ENOENT to a thread that an event woke.
+    pub fn poll_batch(&self, batch: &mut Batch, begins: bool, take: impl FnOnce(&Cqe, u64)) -> bool {
+        if self.held.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut ring = self.ring.lock();
+        if begins {
+            let ahead = ring.armed_at.wrapping_sub(ring.tail) as i32 > 0;
+            batch.end = ahead.then_some(ring.armed_at);
+        }
+        if ring.tail == ring.head || batch.end == Some(ring.tail) {
+            return false;
+        }
+        let at = ring.tail as usize & (ring.slots.len() - 1);
+        take(&ring.slots[at], ring.stamps.as_ref().map_or(0, |s| s[at]));
+        ring.tail = ring.tail.wrapping_add(1);
+        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Relaxed);
+        true
     }
 
     /// Asks for one event for the next completion; completions already in the queue do not count (`ibv_req_notify_cq(3)`).
@@ -228,6 +267,7 @@ impl Cq {
             return;
         }
         let mut ring = self.ring.lock();
+        ring.armed_at = ring.head;
         let first = ring.armed == Armed::No;
         if first {
             engine::count_armed(1);
@@ -272,7 +312,9 @@ impl Cq {
                 new[i as usize] = old[from];
             }
         }
+        let armed_at = ring.armed_at.wrapping_sub(ring.tail);
         (ring.slots, ring.stamps, ring.tail, ring.head, ring.depth) = (slots, stamps, 0, held, depth);
+        ring.armed_at = armed_at;
         Ok(())
     }
 
@@ -304,4 +346,37 @@ fn ring_of(depth: u32) -> Box<[Cqe]> {
 
 fn stamps_of(depth: u32) -> Box<[u64]> {
     vec![0; depth.next_power_of_two() as usize].into_boxed_slice()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cqe(wr_id: u64) -> Cqe {
+        Cqe::new(wr_id, Qpn(0x123), WcOpcode::Send, WcStatus::Success)
+    }
+
+    #[test]
+    fn an_event_always_finds_its_completion_when_batches_are_polled() {
+        let channel = Arc::new(CompChannel::new().unwrap());
+        let config = CqConfig { depth: 8, timestamps: false, ignore_overrun: false };
+        let cq = Cq::new(&config, Some(channel), Arc::new(AsyncQueue::new().unwrap()));
+        let mut batch = Batch::default();
+        let mut next = |begins: bool| {
+            let mut id = None;
+            cq.poll_batch(&mut batch, begins, |c, _| id = Some(c.wr_id));
+            id
+        };
+        cq.push(cqe(1), false).unwrap();
+        cq.arm(false);
+        cq.push(cqe(2), false).unwrap();
+        assert_eq!((next(true), next(false)), (Some(1), None));
+        cq.arm(false);
+        cq.push(cqe(3), false).unwrap();
+        assert_eq!((next(true), next(false)), (Some(2), None));
+        // Without a request in between everything is one batch.
+        cq.push(cqe(4), false).unwrap();
+        assert_eq!((next(true), next(false), next(false)), (Some(3), Some(4), None));
+        assert_eq!(next(true), None);
+    }
 }

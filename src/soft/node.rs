@@ -123,6 +123,7 @@ impl Node {
         self.qps.write().unwrap_or_else(|e| e.into_inner()).remove(&qp.num.0);
         self.qp_epoch.fetch_add(1, Ordering::Release);
         self.wires.withdraw_qp(qp);
+        self.wires.forget_qp(qp);
         self.udp.disconnect(qp);
         self.wires.free_qpn(qp.num);
     }

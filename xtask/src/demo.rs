@@ -61,3 +61,17 @@ fn closing(out: &str, logged: &str) -> Result<String, String> {
         "urxe0: {bytes} bytes moved in {iters} iterations over {path}, {usec} microseconds per iteration"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::closing;
+
+    #[test]
+    fn the_closing_line_tells_bytes_path_and_time() {
+        let out = "8192000 bytes in 0.01 seconds = 5000.00 Mbit/sec\n1000 iters in 0.01 seconds = 13.10 usec/iter\n";
+        let line = closing(out, "qp 0x000123 to 0x000456, path: shared memory\n").unwrap();
+        let want = "urxe0: 8192000 bytes moved in 1000 iterations over shared memory, 13.10 microseconds per iteration";
+        assert_eq!(line, want);
+        assert!(closing("nothing", "").is_err());
+    }
+}

@@ -31,6 +31,8 @@ pub struct Requester {
     pub psn: Psn,
     /// Requests before this one have their PSN, which a retry keeps.
     numbered: u64,
+    /// The responder has accepted everything up to here, also what waits for an older request's answer.
+    accepted: Option<Psn>,
     /// READs and atomics that may be outstanding, and how many are.
     pub max_rd_atomic: u8,
     rd_atomic: u8,
@@ -78,6 +80,7 @@ impl Requester {
             stalled: None,
             psn: Psn::new(0),
             numbered: 0,
+            accepted: None,
             max_rd_atomic: 0,
             rd_atomic: 0,
             retry: RetryLimits::default(),
@@ -223,6 +226,8 @@ impl Requester {
     /// True if something completed.
     pub fn acked(&mut self, qp: &Qp, psn: Psn) -> bool {
         let before = self.queue.tail;
+        let psn = self.accepted.filter(|known| known.since(psn) > 0).unwrap_or(psn);
+        self.accepted = Some(psn);
         while self.queue.tail != self.queue.next {
             let wqe = self.queue.wqe(self.queue.tail);
             if psn.since(wqe.psn.plus(wqe.psns.saturating_sub(1))) < 0
@@ -376,7 +381,7 @@ impl Requester {
         self.queue.clear();
         (self.path, self.foreign) = (Path::None, None);
         (self.rd_atomic, self.wait_until, self.numbered) = (0, 0, 0);
-        (self.doomed, self.tell_drained) = (None, false);
+        (self.doomed, self.tell_drained, self.accepted) = (None, false, None);
     }
 
     /// Hands the payload bytes `from..from+len` of request `at` to `take`, piece by piece.

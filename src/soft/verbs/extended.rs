@@ -56,7 +56,7 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
         if !cq.single_threaded {
             cq.polling.lock_raw();
         }
-        if advance(c) || (engine::progress_from_poll() && advance(c)) || advance(c) {
+        if advance(c, true) || (engine::progress_from_poll() && advance(c, true)) || advance(c, true) {
             return 0;
         }
         if !cq.single_threaded {
@@ -68,7 +68,7 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
 
 unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the application is between start_poll and end_poll.
-    if unsafe { advance(c) } { 0 } else { libc::ENOENT }
+    if unsafe { advance(c, false) } { 0 } else { libc::ENOENT }
 }
 
 unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
@@ -83,15 +83,14 @@ unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
 
 /// # Safety
 /// As for `polled`.
-unsafe fn advance(c: *mut ibv_cq_ex) -> bool {
+unsafe fn advance(c: *mut ibv_cq_ex, begins: bool) -> bool {
     // SAFETY: the caller owns the place; a completion is taken off the queue as it is returned, never more.
     unsafe {
         let place = polled(c);
-        let got = object::<_, CqObject>(c).cq.poll(1, |cqe, time| {
-            place.cqe = *cqe;
-            place.time = time;
-        });
-        if got == 0 {
+        let Polled { cqe: to, time: at, batch } = place;
+        let got =
+            object::<_, CqObject>(c).cq.poll_batch(batch, begins, |cqe, time| (*to, *at) = (*cqe, time));
+        if !got {
             return false;
         }
         (*c).wr_id = place.cqe.wr_id;

@@ -16,7 +16,7 @@ pub use context::Soft;
 
 use super::ah::Ah;
 use super::channel::{AsyncQueue, CompChannel};
-use super::cq::{Cq, Cqe};
+use super::cq::{Batch, Cq, Cqe};
 use super::mem::{Dm, Pd};
 use super::node::Node;
 use super::srq::Srq;
@@ -72,6 +72,7 @@ struct CqObject {
 struct Polled {
     cqe: Cqe,
     time: u64,
+    batch: Batch,
 }
 
 #[repr(C)]

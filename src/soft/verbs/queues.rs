@@ -9,7 +9,7 @@ use super::{
 };
 use crate::abi::*;
 use crate::provider::object as common;
-use crate::soft::cq::{Cq, CqConfig, Cqe};
+use crate::soft::cq::{Batch, Cq, CqConfig, Cqe};
 use crate::soft::device::limits;
 use crate::soft::srq::{Srq, XrcSide};
 use crate::soft::types::{Qpn, WcOpcode, WcStatus};
@@ -104,7 +104,7 @@ unsafe fn make_cq(
         cq,
         comp_events: AtomicU32::new(0),
         async_events: AtomicU32::new(0),
-        polling: Lock::new(Polled { cqe: empty, time: 0 }),
+        polling: Lock::new(Polled { cqe: empty, time: 0, batch: Batch::default() }),
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
     }));
     shared.cookie.store(object as usize, Ordering::Relaxed);

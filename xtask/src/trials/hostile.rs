@@ -6,7 +6,7 @@ use crate::{
     place::Place,
     report::{Ctx, Trial},
     run,
-    trials::{Random, here, nothing_left, traces},
+    trials::{Random, here, nothing_left, traces, users::paths},
 };
 
 pub const TRIALS: &[Trial] = &[Trial { name: "hostile", limit: Duration::from_secs(240), run: hostile }];
@@ -14,15 +14,15 @@ pub const TRIALS: &[Trial] = &[Trial { name: "hostile", limit: Duration::from_se
 fn hostile(ctx: &mut Ctx<'_>) {
     let before = traces();
     let mut random = Random::announce("noise");
-    for i in 0..10 {
-        let seed = random.below(1 << 40).to_string();
-        ctx.check(
-            format!("noise in the rings, round {i}, seed {seed}"),
-            against_victim(&here(ctx), "rings", Some(&seed)),
-        );
-    }
-    for role in ["unsealed", "truncated"] {
-        ctx.check(format!("{role} memfd"), against_victim(&here(ctx), role, None));
+    for (path, victim, bad) in paths(ctx) {
+        for i in 0..4 {
+            let seed = random.below(1 << 40).to_string();
+            let check = against_victim(&victim, &bad, "rings", Some(&seed));
+            ctx.check(format!("noise in the rings, {path}, round {i}, seed {seed}"), check);
+        }
+        for role in ["unsealed", "truncated"] {
+            ctx.check(format!("{role} memfd, {path}"), against_victim(&victim, &bad, role, None));
+        }
     }
     for i in 0..5 {
         let seed = random.below(1 << 40).to_string();
@@ -37,13 +37,16 @@ fn hostile(ctx: &mut Ctx<'_>) {
 }
 
 /// The victim must say that it is unharmed, whatever becomes of the hostile one.
-fn against_victim(place: &Place, role: &str, seed: Option<&str>) -> Result<(), String> {
+fn against_victim(victim: &Place, bad: &Place, role: &str, seed: Option<&str>) -> Result<(), String> {
     let port = run::port().to_string();
-    let victim = run::spawn(place.command("/hostile", ["victim", "127.0.0.1", &port]))?;
+    let victim = run::spawn(victim.command("/hostile", ["victim", "127.0.0.1", &port]))?;
     let args = [Some(role), Some("127.0.0.1"), Some(&port), seed];
-    let bad = run::spawn(place.command("/hostile", args.into_iter().flatten()))?;
+    let bad = run::spawn(bad.command("/hostile", args.into_iter().flatten()))?;
     let bad = bad.finish(Duration::from_secs(15));
     let victim = victim.finish(Duration::from_secs(10));
+    if bad.out.contains("spoilt 0 ") {
+        return Err(format!("the hostile one found no ring to spoil: {bad}"));
+    }
     if victim.ok() && victim.out.contains("unharmed") {
         return Ok(());
     }

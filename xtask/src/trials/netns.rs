@@ -6,7 +6,7 @@ use crate::{
     place::{Place, User, Via},
     report::{Ctx, Trial},
     run,
-    trials::pair_at,
+    trials::{idle, pair_at},
 };
 
 pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs(300), run: netns }];
@@ -49,6 +49,7 @@ fn netns(ctx: &mut Ctx<'_>) {
     for how in ["read", "write", "send"] {
         ctx.check(format!("unmapped {how}"), pair_at(SERVER, "/unmapped", &server, &client, &[how], minute));
     }
+    idle::check_idle(ctx, "two hosts", SERVER, &server, &client);
     ctx.check("a rule that drops one packet in a hundred", net.lose_one_percent());
     for args in ["-g 0 -c -n 500 -s 65536", "-g 0 -c -n 500", "-g 0 -c -n 500 -e"] {
         let run = Run::new("ibv_rc_pingpong", &server, &client, args).to(SERVER).within(minute);

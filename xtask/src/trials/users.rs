@@ -18,7 +18,8 @@ pub const TRIALS: &[Trial] = &[
 /// The paths between two processes: (name, server, client).
 pub fn paths(ctx: &mut Ctx<'_>) -> Vec<(&'static str, Place, Place)> {
     let me = here(ctx);
-    let mut paths = vec![("same user", me.clone(), me.clone())];
+    let ring = me.clone().with_env("ANYVERBS_DIRECT", "0");
+    let mut paths = vec![("same user", me.clone(), me.clone()), ("same user by ring", ring.clone(), ring)];
     if run::is_root() {
         let nobody = Place::new(ctx.stage.public.path(), Via::Path, User::Nobody);
         paths.push(("root to nobody", nobody.clone(), me.clone()));

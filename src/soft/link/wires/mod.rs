@@ -290,6 +290,16 @@ impl Wires {
         self.wait_for_direct(qp);
     }
 
+    /// Nothing keeps a QP that is being destroyed, and with it its application's descriptors.
+    pub fn forget_qp(&self, qp: &Qp) {
+        for wire in self.list().iter() {
+            let mut cache = wire.cache.lock();
+            if cache.qp.as_ref().is_some_and(|cached| cached.num == qp.num) {
+                cache.qp = None;
+            }
+        }
+    }
+
     /// Waits until nobody accesses memory through a QP that no longer allows it.
     pub fn wait_for_direct(&self, qp: &Qp) {
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -478,7 +488,11 @@ impl Wire {
             node.engine.remove(pidfd);
         }
         self.peer.close();
-        self.cache.lock().shadows.flush();
+        {
+            let mut cache = self.cache.lock();
+            cache.shadows.flush();
+            cache.qp = None;
+        }
         let quiet = std::env::var_os("ANYVERBS_PEER_DEATH").is_some_and(|v| v == "hardware");
         for qp in node.all_qps() {
             let mut sq = qp.sq.lock();

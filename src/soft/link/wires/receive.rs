@@ -70,6 +70,10 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cach
     if let Some(owed) = cache.owed.take() {
         send::acknowledge(wire, owed);
     }
+    if wire.is_lost.load(Ordering::Relaxed) {
+        // Nobody asks it to forget QPs any more.
+        cache.qp = None;
+    }
     drop(cache);
     // While peers ring doorbells our threads may block, and the next look may be long in coming.
     if wire.unrung.load(Ordering::Relaxed) && node.wires.own().is_asleep() {
