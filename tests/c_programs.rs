@@ -21,7 +21,7 @@ macro_rules! programs {
 }
 
 programs! {
-    access_errors atomics big cq_ex device_memory events forks inline_sge lid lifecycle multicast overrun posting qp_states query
+    access_errors atomics big cq_ex device_memory events forks inline_sge lid lifecycle moderation multicast overrun parent_domain posting qp_states query
     rc_loopback srq threads ud_grh xrc xrc_processes
 }
 

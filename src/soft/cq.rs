@@ -1,11 +1,13 @@
 //! Completion queues: a private ring of completions, armed notifications, overrun.
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::channel::{AsyncQueue, CompChannel};
 use super::engine;
+use super::mem::area::{Allocator, Area, Purpose};
+use super::node;
 use super::types::{EventType, Qpn, WcOpcode, WcStatus};
-use crate::sys::{clock, fork, lock::Lock};
+use crate::sys::{clock, errno::Errno, fork, lock::Lock};
 
 /// One completion, laid out as `struct ibv_wc`, so that polling is a copy. `imm` keeps the sender's bytes.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +48,7 @@ pub const WC_WITH_IMM: u32 = 2;
 
 impl Cqe {
     /// A completion that carries no more than what every completion has.
-    pub fn new(wr_id: u64, qpn: Qpn, opcode: WcOpcode, status: WcStatus) -> Self {
+    pub const fn new(wr_id: u64, qpn: Qpn, opcode: WcOpcode, status: WcStatus) -> Self {
         Self {
             wr_id,
             status: status.raw(),
@@ -87,6 +89,8 @@ pub struct Cq {
     events: Arc<AsyncQueue>,
     /// The process that it belongs to.
     generation: u32,
+    me: Weak<Cq>,
+    allocator: Lock<Option<Arc<dyn Allocator>>>,
     /// The address of the application's `ibv_cq`, which events name.
     pub cookie: AtomicUsize,
     /// QPs and SRQs that use this queue; it cannot be destroyed before them.
@@ -95,7 +99,7 @@ pub struct Cq {
 
 #[derive(Debug)]
 struct Ring {
-    slots: Box<[Cqe]>,
+    slots: Area<Cqe>,
     stamps: Option<Box<[u64]>>,
     /// Next to poll and next to fill; they run freely, `slots.len()` is a power of two.
     tail: u32,
@@ -106,6 +110,18 @@ struct Ring {
     armed_at: u32,
     overrun: bool,
     ignore_overrun: bool,
+    moderation: Moderation,
+    /// Completions since the last event, while they are held back.
+    held_back: u32,
+}
+
+/// When an armed CQ raises its event.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moderation {
+    /// After so many completions; 0 and 1: after each, or as `period_us` says.
+    count: u32,
+    /// At the latest so long after the first; 0: it waits for `count`.
+    period_us: u32,
 }
 
 /// What one round of `ibv_start_poll` to `ibv_end_poll` may take.
@@ -124,13 +140,19 @@ pub struct CqConfig {
     pub timestamps: bool,
     /// `IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN`: the oldest completion gives way instead.
     pub ignore_overrun: bool,
+    /// Where the ring's memory comes from; the heap if none.
+    pub allocator: Option<Arc<dyn Allocator>>,
 }
 
 impl Cq {
-    /// A CQ that notifies `channel` and reports its own failure to `events`.
-    pub fn new(config: &CqConfig, channel: Option<Arc<CompChannel>>, events: Arc<AsyncQueue>) -> Self {
+    /// A CQ that notifies `channel` and reports its own failure to `events`; ENOMEM where the allocator has no memory.
+    pub fn new(
+        config: &CqConfig,
+        channel: Option<Arc<CompChannel>>,
+        events: Arc<AsyncQueue>,
+    ) -> Result<Arc<Self>, Errno> {
         let ring = Ring {
-            slots: ring_of(config.depth),
+            slots: ring_of(config.depth, config.allocator.as_ref())?,
             stamps: config.timestamps.then(|| stamps_of(config.depth)),
             tail: 0,
             head: 0,
@@ -139,8 +161,12 @@ impl Cq {
             armed_at: 0,
             overrun: false,
             ignore_overrun: config.ignore_overrun,
+            moderation: Moderation::default(),
+            held_back: 0,
         };
-        Self {
+        Ok(Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            allocator: Lock::new(config.allocator.clone()),
             ring: Lock::new(ring),
             held: AtomicU32::new(0),
             channel,
@@ -148,7 +174,7 @@ impl Cq {
             generation: fork::generation(),
             cookie: AtomicUsize::new(0),
             users: AtomicU32::new(0),
-        }
+        }))
     }
 
     /// This process made it; a forked child must not touch it, its lock may be held for ever.
@@ -182,6 +208,16 @@ impl Cq {
         if ring.armed != Armed::No {
             let wanted = ring.armed == Armed::Any || solicited || cqe.status != WcStatus::Success.raw();
             if wanted {
+                ring.held_back += 1;
+                let Moderation { count, period_us } = ring.moderation;
+                if ring.held_back < count || count == 0 && period_us > 0 {
+                    let first = ring.held_back == 1;
+                    drop(ring);
+                    if first && period_us > 0 {
+                        self.arm_timer(period_us);
+                    }
+                    return Ok(());
+                }
                 ring.armed = Armed::No;
                 drop(ring);
                 self.notify();
@@ -271,6 +307,7 @@ impl Cq {
         let first = ring.armed == Armed::No;
         if first {
             engine::count_armed(1);
+            ring.held_back = 0;
         }
         // A request for any completion stands until its event; one for solicited ones may widen.
         if ring.armed != Armed::Any {
@@ -282,12 +319,17 @@ impl Cq {
         }
     }
 
-    /// Ends notifications and forgets events not yet read; before the application's object goes.
+    /// Ends notifications, forgets events not yet read and gives the ring's memory back; before the application's object
+    /// goes. QPs that are being destroyed may know the CQ for longer.
     pub fn retire(&self) {
         let address = self.cookie.load(Ordering::Relaxed);
         self.events.forget(&self.cookie);
-        let Some(channel) = &self.channel else { return };
         let mut ring = self.ring.lock();
+        (ring.slots, ring.stamps) = (Area::heap(0, EMPTY), None);
+        (ring.tail, ring.head, ring.depth, ring.overrun) = (0, 0, 0, true);
+        self.held.store(0, Ordering::Relaxed);
+        *self.allocator.lock() = None;
+        let Some(channel) = &self.channel else { return };
         if ring.armed != Armed::No {
             ring.armed = Armed::No;
             engine::count_armed(-1);
@@ -296,14 +338,48 @@ impl Cq {
         channel.forget(address);
     }
 
-    /// Changes the depth; fails with the number of completions held when they do not fit.
+    /// Holds events back until `count` completions have come, or `period_us` microseconds have passed since the first
+    /// (`ibv_modify_cq`). 0 and 0, or a count of 1: no event is held back. A period of 0 sets no limit of time.
+    pub fn moderate(&self, count: u16, period_us: u16) {
+        let mut ring = self.ring.lock();
+        ring.moderation = Moderation { count: count.into(), period_us: period_us.into() };
+        // What is held back already waits no longer.
+        let due = ring.armed != Armed::No && ring.held_back > 0;
+        if due {
+            ring.armed = Armed::No;
+        }
+        drop(ring);
+        if due {
+            self.notify();
+        }
+    }
+
+    /// The period of moderation is over.
+    pub fn on_timer(&self) {
+        let mut ring = self.ring.lock();
+        if ring.armed == Armed::No || ring.held_back == 0 {
+            return;
+        }
+        ring.armed = Armed::No;
+        drop(ring);
+        self.notify();
+    }
+
+    fn arm_timer(&self, period_us: u32) {
+        if let Some(node) = node::existing() {
+            node.timers.arm_cq(&self.me, clock::now_ns() + u64::from(period_us) * 1000);
+        }
+    }
+
+    /// Changes the depth; fails with the number of completions held when they do not fit, or with 0 without memory.
     pub fn resize(&self, depth: u32) -> Result<(), u32> {
+        let allocator = self.allocator.lock().clone();
         let mut ring = self.ring.lock();
         let held = ring.head.wrapping_sub(ring.tail);
         if held > depth {
             return Err(held);
         }
-        let mut slots = ring_of(depth);
+        let mut slots = ring_of(depth, allocator.as_ref()).map_err(|_| 0u32)?;
         let mut stamps = ring.stamps.is_some().then(|| stamps_of(depth));
         for i in 0..held {
             let from = ring.tail.wrapping_add(i) as usize & (ring.slots.len() - 1);
@@ -339,10 +415,11 @@ impl Cq {
     }
 }
 
-fn ring_of(depth: u32) -> Box<[Cqe]> {
-    let empty = Cqe::new(0, Qpn(0), WcOpcode::Send, WcStatus::Success);
-    vec![empty; depth.next_power_of_two() as usize].into_boxed_slice()
+fn ring_of(depth: u32, allocator: Option<&Arc<dyn Allocator>>) -> Result<Area<Cqe>, Errno> {
+    Area::new(depth.next_power_of_two() as usize, EMPTY, allocator, Purpose::Cq)
 }
+
+const EMPTY: Cqe = Cqe::new(0, Qpn(0), WcOpcode::Send, WcStatus::Success);
 
 fn stamps_of(depth: u32) -> Box<[u64]> {
     vec![0; depth.next_power_of_two() as usize].into_boxed_slice()

@@ -160,6 +160,7 @@ impl Device {
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CORE_CLOCK_KHZ;
         a.device_cap_flags_ex = u64::from(CAP_FLAGS);
+        a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         a.max_dm_size = limits::MAX_DM_SIZE;
         a.phys_port_cnt_ex = 1;
         a

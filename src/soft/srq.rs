@@ -54,16 +54,21 @@ struct State {
 }
 
 impl Srq {
-    /// An SRQ of `depth` requests of up to `max_sge` SGEs.
-    pub fn new(depth: u32, max_sge: u32, pd: PdId, xrc: Option<XrcSide>, events: Arc<AsyncQueue>) -> Self {
+    /// An SRQ over `queue`.
+    pub fn new(queue: RecvQueue, pd: PdId, xrc: Option<XrcSide>, events: Arc<AsyncQueue>) -> Self {
         Self {
-            state: Lock::new(State { queue: RecvQueue::new(depth, max_sge), limit: 0 }),
+            state: Lock::new(State { queue, limit: 0 }),
             pd,
             xrc,
             events,
             cookie: AtomicUsize::new(0),
             users: AtomicU32::new(0),
         }
+    }
+
+    /// Gives its memory back; before the application's object goes. QPs that are being destroyed may know it for longer.
+    pub fn retire(&self) {
+        self.state.lock().queue = RecvQueue::new(0, 0);
     }
 
     /// Where its events go.

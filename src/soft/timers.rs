@@ -4,6 +4,7 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use super::cq::Cq;
 use super::link;
 use super::link::wires::Wire;
 use super::node::Node;
@@ -30,6 +31,8 @@ struct Entry {
 #[derive(Debug)]
 enum Target {
     Qp(Weak<Qp>),
+    /// Its events were held back long enough.
+    Cq(Weak<Cq>),
     /// Its process is gone.
     Wire(Weak<Wire>),
 }
@@ -60,6 +63,11 @@ impl Timers {
         self.push(when, Target::Qp(Arc::downgrade(&me)));
     }
 
+    /// Ends the moderation period of a CQ at `when`.
+    pub fn arm_cq(&self, cq: &Weak<Cq>, when: u64) {
+        self.push(when, Target::Cq(cq.clone()));
+    }
+
     /// Gives up `wire` at `when`.
     pub fn arm_wire(&self, wire: &Arc<Wire>, when: u64) {
         self.push(when, Target::Wire(Arc::downgrade(wire)));
@@ -86,6 +94,11 @@ impl Timers {
                 Target::Qp(qp) => {
                     if let Some(qp) = qp.upgrade() {
                         link::on_timer(&qp, now);
+                    }
+                }
+                Target::Cq(cq) => {
+                    if let Some(cq) = cq.upgrade() {
+                        cq.on_timer();
                     }
                 }
                 Target::Wire(wire) => {

@@ -2,6 +2,7 @@
 //!
 //! `table` is the process's memory table, whose `entry`s peers of the same user read; a successful check gives a `span`,
 //! through which bytes are copied while `users` knows of it; `mapped` answers whether a range can be registered; `dm` is device memory.
+pub mod area;
 pub mod dm;
 pub mod entry;
 pub mod gather;

@@ -1,4 +1,7 @@
 //! Receive work requests in private memory, of a QP or of an SRQ.
+use std::sync::Arc;
+
+use crate::soft::mem::area::{Allocator, Area, Purpose};
 use crate::soft::types::Sge;
 use crate::sys::errno::Errno;
 
@@ -18,7 +21,8 @@ pub struct Taken {
 pub struct RecvQueue {
     wr_ids: Box<[u64]>,
     counts: Box<[u32]>,
-    sges: Box<[Sge]>,
+    sges: Area<Sge>,
+    allocator: Option<(Arc<dyn Allocator>, Purpose)>,
     depth: u32,
     max_sge: u32,
     tail: u64,
@@ -28,11 +32,34 @@ pub struct RecvQueue {
 impl RecvQueue {
     /// A queue for `depth` requests of up to `max_sge` SGEs.
     pub fn new(depth: u32, max_sge: u32) -> Self {
+        let sges = Area::heap((depth as usize).next_power_of_two() * max_sge as usize, Sge::default());
+        Self::over(sges, depth, max_sge, None)
+    }
+
+    /// The same with the SGEs in memory of an allocator; ENOMEM where it has none.
+    pub fn new_in(
+        depth: u32,
+        max_sge: u32,
+        allocator: Option<(Arc<dyn Allocator>, Purpose)>,
+    ) -> Result<Self, Errno> {
+        let Some((from, purpose)) = &allocator else { return Ok(Self::new(depth, max_sge)) };
+        let places = (depth as usize).next_power_of_two() * max_sge as usize;
+        let sges = Area::new(places, Sge::default(), Some(from), *purpose)?;
+        Ok(Self::over(sges, depth, max_sge, allocator))
+    }
+
+    fn over(
+        sges: Area<Sge>,
+        depth: u32,
+        max_sge: u32,
+        allocator: Option<(Arc<dyn Allocator>, Purpose)>,
+    ) -> Self {
         let slots = (depth as usize).next_power_of_two();
         Self {
             wr_ids: vec![0; slots].into_boxed_slice(),
             counts: vec![0; slots].into_boxed_slice(),
-            sges: vec![Sge::default(); slots * max_sge as usize].into_boxed_slice(),
+            sges,
+            allocator,
             depth,
             max_sge,
             tail: 0,
@@ -113,12 +140,12 @@ impl RecvQueue {
         Some(self.wr_ids[slot])
     }
 
-    /// Changes the depth; false when the waiting requests do not fit.
+    /// Changes the depth; false when the waiting requests do not fit, or there is no memory.
     pub fn resize(&mut self, depth: u32) -> bool {
         if self.len() > depth {
             return false;
         }
-        let mut new = Self::new(depth, self.max_sge);
+        let Ok(mut new) = Self::new_in(depth, self.max_sge, self.allocator.clone()) else { return false };
         while !self.is_empty() {
             let slot = self.tail as usize & (self.wr_ids.len() - 1);
             let first = slot * self.max_sge as usize;

@@ -122,6 +122,11 @@ impl Responder {
         self.queue.as_mut()
     }
 
+    /// The QP is destroyed: its own queue is no more.
+    pub fn drop_queue(&mut self) {
+        self.queue = None;
+    }
+
     /// The SRQ that serves it.
     pub fn srq(&self) -> Option<&Arc<Srq>> {
         self.srq.as_ref()

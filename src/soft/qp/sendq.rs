@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use crate::soft::ah::Ah;
+use crate::soft::mem::area::{Allocator, Area, Purpose};
 use crate::soft::types::{Key, Psn, Qpn, SendFlags, Sge, WrOpcode};
 use crate::sys::errno::Errno;
 
@@ -79,7 +80,7 @@ impl Wqe {
 #[derive(Debug)]
 pub struct SendQueue {
     wqes: Box<[Wqe]>,
-    sges: Box<[Sge]>,
+    sges: Area<Sge>,
     inline: Box<[u8]>,
     depth: u32,
     max_sge: u32,
@@ -97,10 +98,26 @@ pub struct SendQueue {
 impl SendQueue {
     /// A queue for `depth` requests of up to `max_sge` SGEs or `max_inline` inline bytes.
     pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
+        let sges = Area::heap(places(depth, max_sge), Sge::default());
+        Self::over(sges, depth, max_sge, max_inline)
+    }
+
+    /// The same with the SGEs in memory of an allocator; ENOMEM where it has none.
+    pub fn new_in(
+        depth: u32,
+        max_sge: u32,
+        max_inline: u32,
+        allocator: Option<&Arc<dyn Allocator>>,
+    ) -> Result<Self, Errno> {
+        let sges = Area::new(places(depth, max_sge), Sge::default(), allocator, Purpose::SendQueue)?;
+        Ok(Self::over(sges, depth, max_sge, max_inline))
+    }
+
+    fn over(sges: Area<Sge>, depth: u32, max_sge: u32, max_inline: u32) -> Self {
         let slots = (depth as usize).next_power_of_two();
         Self {
             wqes: vec![Wqe::EMPTY; if depth == 0 { 0 } else { slots }].into_boxed_slice(),
-            sges: vec![Sge::default(); slots * max_sge as usize].into_boxed_slice(),
+            sges,
             inline: vec![0; slots * max_inline as usize].into_boxed_slice(),
             depth,
             max_sge,
@@ -206,4 +223,9 @@ impl SendQueue {
         let first = self.slot(at) * self.max_inline as usize;
         &mut self.inline[first..first + self.max_inline as usize]
     }
+}
+
+/// SGEs of a queue.
+fn places(depth: u32, max_sge: u32) -> usize {
+    (depth as usize).next_power_of_two() * max_sge as usize
 }

@@ -235,8 +235,12 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
 
 /// What urxe has; all else says EOPNOTSUPP by the default table.
 static OPS: verbs_context_ops = {
-    use super::{address, memory, post, qp, queues};
+    use super::{address, domains, memory, post, qp, queues};
     verbs_context_ops {
+        alloc_parent_domain: Some(domains::alloc_parent_domain),
+        alloc_td: Some(domains::alloc_td),
+        dealloc_td: Some(domains::dealloc_td),
+        modify_cq: Some(queues::modify_cq),
         attach_mcast: Some(qp::attach_mcast),
         detach_mcast: Some(qp::detach_mcast),
         advise_mr: Some(memory::advise_mr),

@@ -2,6 +2,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use super::domains::dealloc_parent_domain;
 use super::{DmObject, MrObject, PdObject, context, inherited, object};
 use crate::abi::*;
 use crate::soft::mem::{Mr, Rereg, ReregError};
@@ -23,7 +24,7 @@ pub unsafe extern "C" fn alloc_pd(c: *mut ibv_context) -> *mut ibv_pd {
     match node.pds.alloc() {
         Ok(pd) => {
             let c = ibv_pd { context: c, handle: pd.id().0 };
-            Box::into_raw(Box::new(PdObject { c, pd })).cast()
+            Box::into_raw(Box::new(PdObject { c, pd, parent: None })).cast()
         }
         Err(e) => null(e),
     }
@@ -36,6 +37,9 @@ pub unsafe extern "C" fn dealloc_pd(c: *mut ibv_pd) -> c_int {
             return 0;
         }
         let pd: &PdObject = object(c);
+        if pd.is_parent() {
+            return dealloc_parent_domain(c);
+        }
         match context((*c).context).node.pds.dealloc(&pd.pd) {
             Ok(()) => {
                 drop(Box::from_raw(c.cast::<PdObject>()));

@@ -2,6 +2,7 @@
 //! unmakes the C objects, each of which begins a Rust object that holds ours.
 mod address;
 mod context;
+mod domains;
 mod extended;
 mod memory;
 mod post;
@@ -37,6 +38,8 @@ struct Context {
 struct PdObject {
     c: ibv_pd,
     pd: Pd,
+    /// It is a parent domain.
+    parent: Option<domains::Parent>,
 }
 
 #[repr(C)]

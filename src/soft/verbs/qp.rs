@@ -14,6 +14,7 @@ use crate::soft::ah::Address;
 use crate::soft::cq::Cq;
 use crate::soft::device::{self, limits};
 use crate::soft::mem::PdId;
+use crate::soft::mem::area::Purpose;
 use crate::soft::modify::{Wanted, modify};
 use crate::soft::qp::Qp;
 use crate::soft::qp::recvq::RecvQueue;
@@ -113,13 +114,20 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
         let takes_srq = connected_receiver && !init.srq.is_null();
         let srq = takes_srq.then(|| object::<_, SrqObject>(init.srq).srq.clone());
         let cap = grant(&init.cap, kind, srq.is_some());
+        let allocator = pd_pointer
+            .as_ref()
+            .and_then(|pd| object::<_, PdObject>(std::ptr::from_ref(pd).cast_mut()).allocator());
         let sq = Requester::new(
-            SendQueue::new(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data),
+            SendQueue::new_in(cap.max_send_wr, cap.max_send_sge, cap.max_inline_data, allocator)?,
             send_cq.clone().filter(|_| !receiver),
             init.sq_sig_all != 0,
         );
-        let own_queue =
-            (connected_receiver && srq.is_none()).then(|| RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge));
+        let own_queue = (connected_receiver && srq.is_none())
+            .then(|| {
+                let from = allocator.map(|a| (a.clone(), Purpose::RecvQueue));
+                RecvQueue::new_in(cap.max_recv_wr, cap.max_recv_sge, from)
+            })
+            .transpose()?;
         let rq = Responder::new(own_queue, srq.clone(), recv_cq.clone().filter(|_| connected_receiver));
         let num = context.node.wires.claim_qpn(context.node)?;
         let pd_id = pd.as_ref().map_or(PdId(0), |pd| pd.id());
@@ -254,6 +262,9 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             rq.reset(&qp);
             qp.set_state(QpState::Reset);
             (send_cq, recv_cq, srq) = (sq.cq().cloned(), rq.cq().cloned(), rq.srq().cloned());
+            // Peers' threads may know the QP for longer; its memory goes now.
+            sq.queue = SendQueue::new(0, 0, 0);
+            rq.drop_queue();
         }
         context.events.forget(&qp.cookie);
         let given = (*whole).async_events.load(Ordering::SeqCst);

@@ -1,5 +1,6 @@
 //! Completion queues and shared receive queues.
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,6 +12,8 @@ use crate::abi::*;
 use crate::provider::object as common;
 use crate::soft::cq::{Batch, Cq, CqConfig, Cqe};
 use crate::soft::device::limits;
+use crate::soft::mem::area::{Allocator, Purpose};
+use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::srq::{Srq, XrcSide};
 use crate::soft::types::{Qpn, WcOpcode, WcStatus};
 use crate::sys::errno::Errno;
@@ -37,7 +40,7 @@ pub unsafe extern "C" fn create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     // SAFETY: the library passes a live context of urxe and a live channel or NULL.
-    unsafe { make_cq(c, cqe as i64, channel, vector as i64, 0, 0).cast() }
+    unsafe { make_cq(c, cqe as i64, channel, vector as i64, 0, 0, None).cast() }
 }
 
 pub unsafe extern "C" fn create_cq_ex(c: *mut ibv_context, attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex {
@@ -56,7 +59,17 @@ pub unsafe extern "C" fn create_cq_ex(c: *mut ibv_context, attr: *mut ibv_cq_ini
             ));
             return null(Errno::EOPNOTSUPP);
         }
-        let cq = make_cq(c, a.cqe as i64, a.channel, a.comp_vector as i64, flags, a.wc_flags);
+        let parent =
+            if a.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 { a.parent_domain } else { ptr::null_mut() };
+        if a.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0
+            && (parent.is_null() || !object::<_, PdObject>(parent).is_parent())
+        {
+            explain(format_args!("ibv_create_cq_ex parent_domain={parent:p}: expected a parent domain"));
+            return null(Errno::EINVAL);
+        }
+        let allocator =
+            if parent.is_null() { None } else { object::<_, PdObject>(parent).allocator().cloned() };
+        let cq = make_cq(c, a.cqe as i64, a.channel, a.comp_vector as i64, flags, a.wc_flags, allocator);
         if !cq.is_null() {
             extended::fill_cq(&mut (*cq.cast::<CqObject>()).c.cq_ex, a.wc_flags);
         }
@@ -73,6 +86,7 @@ unsafe fn make_cq(
     vector: i64,
     flags: u32,
     wc_flags: u64,
+    allocator: Option<Arc<dyn Allocator>>,
 ) -> *mut ibv_cq_ex {
     // SAFETY: the caller vouches for the context.
     let (context, vectors) = unsafe { (context(c), (*c).num_comp_vectors as i64) };
@@ -91,10 +105,14 @@ unsafe fn make_cq(
         depth: cqe as u32,
         timestamps: wc_flags & TIMES != 0,
         ignore_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+        allocator,
     };
     // SAFETY: the caller vouches for the channel.
     let notify = (!channel.is_null()).then(|| unsafe { object::<_, ChannelObject>(channel) }.channel.clone());
-    let cq = Arc::new(Cq::new(&config, notify, context.events.clone()));
+    let cq = match Cq::new(&config, notify, context.events.clone()) {
+        Ok(cq) => cq,
+        Err(e) => return null(e),
+    };
     let empty = Cqe::new(0, Qpn(0), WcOpcode::Send, WcStatus::Success);
     let mut whole = verbs_cq::zeroed();
     whole.cq_ex.cqe = cqe as i32;
@@ -160,6 +178,25 @@ pub unsafe extern "C" fn resize_cq(c: *mut ibv_cq, cqe: c_int) -> c_int {
             }
         }
     }
+}
+
+pub unsafe extern "C" fn modify_cq(c: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    // SAFETY: the library passes a live CQ of urxe and readable attributes.
+    unsafe {
+        if inherited((*c).context) {
+            return libc::EIO;
+        }
+        let a = &*attr;
+        if a.attr_mask != IBV_CQ_ATTR_MODERATE {
+            explain(format_args!(
+                "ibv_modify_cq attr_mask=0x{:x}: expected IBV_CQ_ATTR_MODERATE",
+                a.attr_mask
+            ));
+            return if a.attr_mask == 0 { libc::EINVAL } else { libc::EOPNOTSUPP };
+        }
+        object::<_, CqObject>(c).cq.moderate(a.moderate.cq_count, a.moderate.cq_period);
+    }
+    0
 }
 
 pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
@@ -242,14 +279,18 @@ unsafe fn make_srq(
             Ok(number) => number.unwrap_or(0),
             Err(e) => return null(e),
         };
+        let from = pd_object.allocator().map(|a| (a.clone(), Purpose::Srq));
+        let queue = match RecvQueue::new_in(attr.max_wr, attr.max_sge, from) {
+            Ok(queue) => queue,
+            Err(e) => return null(e),
+        };
         let side = xrc.map(|(xrcd, cq)| {
             let cq = &object::<_, CqObject>(cq).cq;
             cq.users.fetch_add(1, Ordering::AcqRel);
             object::<_, XrcdObject>(xrcd).users.fetch_add(1, Ordering::AcqRel);
             XrcSide { domain: object::<_, XrcdObject>(xrcd).domain, cq: cq.clone(), number }
         });
-        let srq =
-            Arc::new(Srq::new(attr.max_wr, attr.max_sge, pd_object.pd.id(), side, context.events.clone()));
+        let srq = Arc::new(Srq::new(queue, pd_object.pd.id(), side, context.events.clone()));
         let mut whole = verbs_srq::zeroed();
         if let Some((xrcd, cq)) = xrc {
             whole.srq_type = IBV_SRQT_XRC;
@@ -289,6 +330,7 @@ pub unsafe extern "C" fn destroy_srq(c: *mut ibv_srq) -> c_int {
             super::object::<_, XrcdObject>(object.c.xrcd).users.fetch_sub(1, Ordering::AcqRel);
         }
         context.events.forget(&object.srq.cookie);
+        object.srq.retire();
         let given = object.async_events.load(Ordering::SeqCst);
         pthread::wait_acknowledged(
             &raw mut (*c).mutex,
