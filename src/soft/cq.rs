@@ -436,8 +436,8 @@ mod tests {
     #[test]
     fn an_event_always_finds_its_completion_when_batches_are_polled() {
         let channel = Arc::new(CompChannel::new().unwrap());
-        let config = CqConfig { depth: 8, timestamps: false, ignore_overrun: false };
-        let cq = Cq::new(&config, Some(channel), Arc::new(AsyncQueue::new().unwrap()));
+        let config = CqConfig { depth: 8, timestamps: false, ignore_overrun: false, allocator: None };
+        let cq = Cq::new(&config, Some(channel), Arc::new(AsyncQueue::new().unwrap())).unwrap();
         let mut batch = Batch::default();
         let mut next = |begins: bool| {
             let mut id = None;
