@@ -10,7 +10,7 @@ use toolchain::{
     run, try_run,
 };
 
-const PAIRS: [&str; 4] = ["messages", "rdma_read", "rdma_write", "remote_errors"];
+const PAIRS: [&str; 5] = ["messages", "rdma_read", "rdma_write", "remote_errors", "windows_remote"];
 
 #[test]
 fn between_two_users() {

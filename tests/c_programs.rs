@@ -6,7 +6,7 @@ use std::{fs, process::Command};
 
 use toolchain::{
     Scratch, have, our_include,
-    programs::{Place, assert_loads_ours, builds, library_folder, root, run_alone, run_pair},
+    programs::{Place, assert_loads_ours, builds, library_folder, our_build, root, run_alone, run_pair},
     run,
 };
 
@@ -21,8 +21,8 @@ macro_rules! programs {
 }
 
 programs! {
-    access_errors atomics big cq_ex device_memory events forks inline_sge lid lifecycle moderation multicast overrun parent_domain posting qp_states query
-    rc_loopback srq threads ud_grh xrc xrc_processes
+    access_errors atomics big cq_ex device_memory events forks inline_sge lid lifecycle moderation multicast overrun
+    parent_domain posting qp_states query rc_loopback regions srq threads ud_grh windows xrc xrc_processes
 }
 
 /// One test for each program that is a server and a client.
@@ -36,7 +36,19 @@ macro_rules! pairs {
     )*};
 }
 
-pairs! { messages rdma_read rdma_write remote_errors }
+pairs! { messages rdma_read rdma_write remote_errors windows_remote }
+
+/// Programs that need headers newer than those of some distributions: built against ours only.
+#[test]
+fn buffers() {
+    run_alone("buffers", &our_build("buffers"));
+}
+
+#[test]
+fn placements() {
+    let here = Place::default();
+    run_pair("placements", &our_build("placements"), &here, &here);
+}
 
 #[test]
 fn every_expected_output_has_its_program() {

@@ -130,8 +130,11 @@ pub(super) unsafe extern "C" fn ibv_rereg_mr(
         // SAFETY: a live MR and, where one is given, a live PD.
         unsafe {
             let op = context::ops((*mr).context).rereg_mr.ok_or(Errno::EOPNOTSUPP)?;
-            if op(mr.cast(), flags, pd, addr, length, access as c_int) != 0 {
-                outcome = IBV_REREG_MR_ERR_CMD;
+            // A provider says how far it came, or else gives an errno.
+            let failed = op(mr.cast(), flags, pd, addr, length, access as c_int);
+            if failed != 0 {
+                let known = (IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW..=IBV_REREG_MR_ERR_INPUT).contains(&failed);
+                outcome = if known { failed } else { IBV_REREG_MR_ERR_CMD };
                 return Err(Errno::last());
             }
             if has(IBV_REREG_MR_CHANGE_PD) {

@@ -45,6 +45,8 @@ pub struct Cqe {
 pub const WC_GRH: u32 = 1;
 /// `IBV_WC_WITH_IMM`.
 pub const WC_WITH_IMM: u32 = 2;
+/// `IBV_WC_WITH_INV`: `imm` is the rkey that the sender has invalidated.
+pub const WC_WITH_INV: u32 = 8;
 
 impl Cqe {
     /// A completion that carries no more than what every completion has.

@@ -23,6 +23,8 @@ pub mod limits {
     pub const MAX_CQE: u32 = (1 << 22) - 1;
     /// Memory regions; the table has one entry more.
     pub const MAX_MR: u32 = 65535;
+    /// Memory windows, where there are no regions: both share the table.
+    pub const MAX_MW: u32 = MAX_MR;
     /// Protection domains.
     pub const MAX_PD: u32 = 32768;
     /// Outstanding RDMA READs and atomics of a queue pair, in either direction.
@@ -60,7 +62,13 @@ const CAP_FLAGS: u32 = IBV_DEVICE_UD_AV_PORT_ENFORCE
     | IBV_DEVICE_SYS_IMAGE_GUID
     | IBV_DEVICE_RC_RNR_NAK_GEN
     | IBV_DEVICE_SRQ_RESIZE
-    | IBV_DEVICE_XRC;
+    | IBV_DEVICE_MEM_WINDOW
+    | IBV_DEVICE_XRC
+    | IBV_DEVICE_MEM_MGT_EXTENSIONS
+    | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+
+/// The same beyond the first 32 flags.
+const CAP_FLAGS_EX: u64 = IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_FLUSH_PERSISTENT | IBV_DEVICE_ATOMIC_WRITE;
 
 /// An embedded device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -128,6 +136,7 @@ impl Device {
         a.max_cq = MAX_CQ as _;
         a.max_cqe = MAX_CQE as _;
         a.max_mr = MAX_MR as _;
+        a.max_mw = MAX_MW as _;
         a.max_pd = MAX_PD as _;
         a.max_qp_rd_atom = MAX_RD_ATOMIC as _;
         a.max_res_rd_atom = (MAX_QP * MAX_RD_ATOMIC) as _;
@@ -159,7 +168,7 @@ impl Device {
         a.xrc_odp_caps = RC;
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CORE_CLOCK_KHZ;
-        a.device_cap_flags_ex = u64::from(CAP_FLAGS);
+        a.device_cap_flags_ex = u64::from(CAP_FLAGS) | CAP_FLAGS_EX;
         a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         a.max_dm_size = limits::MAX_DM_SIZE;
         a.phys_port_cnt_ex = 1;

@@ -188,6 +188,14 @@ numbered! {
     Mtu: u32 { B256 = 1, B512 = 2, B1024 = 3, B2048 = 4, B4096 = 5 }
 }
 
+impl WrOpcode {
+    /// It changes keys of this process and sends nothing.
+    #[inline]
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::LocalInv | Self::BindMw)
+    }
+}
+
 impl EventType {
     /// The event is about a CQ, QP or SRQ, not about the port or the device.
     pub const fn names_an_object(self) -> bool {

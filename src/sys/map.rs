@@ -10,6 +10,12 @@ pub fn page_size() -> usize {
     usize::try_from(size).unwrap_or(4096)
 }
 
+/// Brings pages of mapped files to their files (msync(2)); false where that fails, as for memory that is not mapped.
+pub fn write_back(page: *const u8, len: usize) -> bool {
+    // SAFETY: msync changes no memory, whatever the range.
+    unsafe { libc::msync(page.cast_mut().cast(), len, libc::MS_SYNC) == 0 }
+}
+
 /// A MAP_SHARED mapping with MADV_DONTFORK. Other processes may write it at any time: it is never a slice.
 ///
 /// In a forked child the range is not mapped and must not be touched; dropping it there does nothing.
@@ -28,9 +34,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `len` bytes of `fd`, readable and, when asked, writable. Errors are those of mmap(2).
     pub fn shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        Self::shared_at(fd, 0, len, writable)
+    }
+
+    /// `shared` from byte `offset` on, a multiple of the page size.
+    pub fn shared_at(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<Self, Errno> {
         let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
         // SAFETY: the kernel chooses a free range; nothing existing is touched.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        let base =
+            unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), offset) };
         if base == libc::MAP_FAILED {
             return Err(Errno::last());
         }

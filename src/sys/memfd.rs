@@ -39,6 +39,17 @@ pub fn seal(fd: BorrowedFd<'_>, read_only: bool) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Bytes of a regular file, which memory files are too; nothing for what has no size. Errors are those of fstat(2).
+pub fn size_of_regular(fd: BorrowedFd<'_>) -> Result<Option<u64>, Errno> {
+    // SAFETY: stat is plain data for which zero is valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is ours and lives through the call.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } < 0 {
+        return Err(Errno::last());
+    }
+    Ok((stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64))
+}
+
 /// Holds a received descriptor to what [`create`] and [`seal`] make: a memory file of exactly `len` bytes, not of huge
 /// pages (those can fault for want of a page), that can neither shrink nor grow. EPROTO otherwise.
 pub fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {

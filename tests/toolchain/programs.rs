@@ -40,6 +40,11 @@ pub fn builds(name: &str) -> Vec<Build> {
     builds
 }
 
+/// The program built against our headers, which are newer than those of some distributions.
+pub fn our_build(name: &str) -> Build {
+    build(name, "our headers", &our_include())
+}
+
 /// The program built against our headers, in a folder that every user can read.
 pub fn public_build(name: &str, folder: &Path) -> Build {
     let mine = build(name, "our headers", &our_include());

@@ -6,7 +6,7 @@ use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request, Responder};
 use crate::soft::qp::{Nak, Qp};
 use crate::soft::timers::rnr_delay_ns;
-use crate::soft::types::{QpType, Qpn, SendFlags, WcStatus, WrOpcode};
+use crate::soft::types::{Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use crate::sys::clock;
 
 /// How carrying a request ended, if not well.
@@ -74,8 +74,8 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
                 qp.node.timers.arm(qp, sq.wait_until);
             }
         }
-        Err(Trouble::There(nak)) => sq.doom(qp, at, nak.status()),
-        Err(Trouble::Nobody) => {
+        Err(Trouble::There(nak)) if nak != Nak::Silent => sq.doom(qp, at, nak.status()),
+        Err(_) => {
             if sq.back_off(qp, at, clock::now_ns()) {
                 qp.node.timers.arm(qp, sq.wait_until);
             }
@@ -94,8 +94,13 @@ fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {
         return Err(Trouble::Nobody);
     }
     let wqe = sq.queue.wqe(at);
-    let request = request_of(qp, sq, at);
+    let mut request = request_of(qp, sq, at);
     match wqe.opcode {
+        WrOpcode::AtomicWrite => {
+            (request.compare_add, request.swap) = sq.operands(qp, at)?;
+            rq.atomic_write(peer, &request)?;
+        }
+        WrOpcode::Flush => rq.flush_memory(peer, &request)?,
         WrOpcode::Read => read(qp, sq, at, peer, &mut rq, &request)?,
         WrOpcode::CmpSwap | WrOpcode::FetchAdd => {
             let before = rq.atomic(peer, &request)?;
@@ -201,7 +206,8 @@ pub fn request_of(qp: &Qp, sq: &Requester, at: u64) -> Request {
 pub fn ending_of(sq: &Requester, at: u64) -> Ending {
     let wqe = sq.queue.wqe(at);
     let imm = matches!(wqe.opcode, WrOpcode::SendImm | WrOpcode::WriteImm).then_some(wqe.imm);
-    Ending { imm, solicited: wqe.flags.contains(SendFlags::SOLICITED), ..Ending::default() }
+    let invalidate = (wqe.opcode == WrOpcode::SendInv).then_some(Key(wqe.imm));
+    Ending { imm, invalidate, solicited: wqe.flags.contains(SendFlags::SOLICITED), ..Ending::default() }
 }
 
 /// The types that talk to each other.

@@ -2,7 +2,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 use super::{Denied, PdId};
-use crate::soft::types::{Access, Key};
+use crate::soft::types::{Access, Key, Qpn};
 
 /// A region, 64 bytes, all of them zero while the entry is free. A reader that is not the owner must take a
 /// [`snapshot`](Self::snapshot); the fields may be anything at all where the owner is hostile.
@@ -21,9 +21,7 @@ pub struct MrEntry {
     kind: AtomicU32,
     /// The queue pair that a window of type 2 is bound to.
     qpn: AtomicU32,
-    /// The index of the region that a window shows.
-    parent: AtomicU32,
-    _reserved: [u32; 3],
+    _reserved: [u32; 4],
 }
 
 const _: () = assert!(size_of::<MrEntry>() == 64);
@@ -43,6 +41,52 @@ pub struct Region {
     pub iova: u64,
     /// Bytes.
     pub length: u64,
+    /// Who may use the key.
+    pub scope: Scope,
+}
+
+/// Who may use a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Scope {
+    /// A memory region: this process as lkey, every QP of the domain as rkey.
+    #[default]
+    Region,
+    /// A null region: this process only, and there are no bytes behind it.
+    Null,
+    /// A window of type 1: peers, through every QP of the domain.
+    Window,
+    /// A window of type 2B: peers, through this QP of ours.
+    WindowOf(Qpn),
+}
+
+impl Scope {
+    fn encode(self) -> (u32, u32) {
+        match self {
+            Scope::Region => (0, 0),
+            Scope::Null => (1, 0),
+            Scope::Window => (2, 0),
+            Scope::WindowOf(qpn) => (3, qpn.0),
+        }
+    }
+
+    /// What a hostile peer makes up is a null region, which serves nobody else.
+    fn decode(kind: u32, qpn: u32) -> Self {
+        match kind {
+            0 => Scope::Region,
+            2 => Scope::Window,
+            3 => Scope::WindowOf(Qpn(qpn)),
+            _ => Scope::Null,
+        }
+    }
+}
+
+/// Who asks for access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Via {
+    /// A work request of this process, by lkey.
+    Local,
+    /// A peer, by rkey, through this QP of the region's process.
+    Qp(Qpn),
 }
 
 impl MrEntry {
@@ -57,9 +101,9 @@ impl MrEntry {
         self.start.store(region.start, Relaxed);
         self.iova.store(region.iova, Relaxed);
         self.length.store(region.length, Relaxed);
-        self.kind.store(0, Relaxed);
-        self.qpn.store(0, Relaxed);
-        self.parent.store(0, Relaxed);
+        let (kind, qpn) = region.scope.encode();
+        self.kind.store(kind, Relaxed);
+        self.qpn.store(qpn, Relaxed);
         self.key.store(region.key.0, Release);
         self.end();
     }
@@ -105,19 +149,37 @@ impl MrEntry {
             start: self.start.load(Relaxed),
             iova: self.iova.load(Relaxed),
             length: self.length.load(Relaxed),
+            scope: Scope::decode(self.kind.load(Relaxed), self.qpn.load(Relaxed)),
         }
     }
 }
 
 impl Region {
-    /// The host address of `len` bytes at `va`, if `key` and `pd` are this region's, it allows `need`, and the range lies in it.
+    /// The host address of `len` bytes at `va`, if `key` and `pd` are this region's, it is there for who asks, it allows
+    /// `need`, and the range lies in it. The address means nothing where the region is null.
     ///
     /// # Errors
     /// The first of these that does not hold.
     #[inline]
-    pub fn resolve(&self, key: Key, pd: PdId, va: u64, len: u64, need: Access) -> Result<u64, Denied> {
+    pub fn resolve(
+        &self,
+        key: Key,
+        pd: PdId,
+        via: Via,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<u64, Denied> {
         if self.key != key {
             return Err(Denied::Key);
+        }
+        if self.scope != Scope::Region {
+            match (self.scope, via) {
+                (Scope::Null, Via::Local) | (Scope::Window, Via::Qp(_)) => {}
+                (Scope::WindowOf(bound), Via::Qp(qpn)) if bound == qpn => {}
+                (Scope::WindowOf(_), Via::Qp(_)) => return Err(Denied::Qp),
+                _ => return Err(Denied::Key),
+            }
         }
         if self.pd != pd {
             return Err(Denied::Domain);
@@ -146,13 +208,14 @@ mod tests {
             start: 0x7000_0000_1000,
             iova: 0x1000,
             length: 0x1_8000_0000,
+            scope: Scope::Region,
         }
     }
 
     #[test]
     fn ranges_are_checked_without_overflow() {
         let r = region();
-        let at = |va, len| r.resolve(r.key, r.pd, va, len, Access::empty());
+        let at = |va, len| r.resolve(r.key, r.pd, Via::Local, va, len, Access::empty());
         assert_eq!(at(0x1000, r.length), Ok(r.start));
         assert_eq!(at(0x1000 + 0x1_0000_0001, 1), Ok(r.start + 0x1_0000_0001), "beyond 4 GiB");
         assert_eq!(at(0x1000 + r.length, 0), Ok(r.start + r.length));
@@ -162,17 +225,34 @@ mod tests {
         assert_eq!(at(0x1001, u64::MAX), Err(Denied::Range));
         assert_eq!(at(u64::MAX, 1), Err(Denied::Range));
         let all = Region { start: 0, iova: 0, length: u64::MAX, ..r };
-        assert_eq!(all.resolve(r.key, r.pd, 0x7fff_1234, 1 << 31, Access::empty()), Ok(0x7fff_1234));
-        assert_eq!(all.resolve(r.key, r.pd, u64::MAX, 1, Access::empty()), Err(Denied::Range));
+        assert_eq!(
+            all.resolve(r.key, r.pd, Via::Local, 0x7fff_1234, 1 << 31, Access::empty()),
+            Ok(0x7fff_1234)
+        );
+        assert_eq!(all.resolve(r.key, r.pd, Via::Local, u64::MAX, 1, Access::empty()), Err(Denied::Range));
     }
 
     #[test]
     fn key_domain_and_access_are_checked() {
         let r = region();
-        assert_eq!(r.resolve(Key(0x106), r.pd, 0x1000, 1, Access::empty()), Err(Denied::Key));
-        assert_eq!(r.resolve(r.key, PdId(4), 0x1000, 1, Access::empty()), Err(Denied::Domain));
-        assert_eq!(r.resolve(r.key, r.pd, 0x1000, 1, Access::REMOTE_WRITE), Err(Denied::Access));
-        assert_eq!(r.resolve(r.key, r.pd, 0x1000, 1, Access::REMOTE_READ), Ok(r.start));
+        assert_eq!(r.resolve(Key(0x106), r.pd, Via::Local, 0x1000, 1, Access::empty()), Err(Denied::Key));
+        assert_eq!(r.resolve(r.key, PdId(4), Via::Local, 0x1000, 1, Access::empty()), Err(Denied::Domain));
+        assert_eq!(r.resolve(r.key, r.pd, Via::Local, 0x1000, 1, Access::REMOTE_WRITE), Err(Denied::Access));
+        assert_eq!(r.resolve(r.key, r.pd, Via::Local, 0x1000, 1, Access::REMOTE_READ), Ok(r.start));
+    }
+
+    #[test]
+    fn keys_serve_whom_they_are_for() {
+        let (ours, other) = (Via::Qp(Qpn(5)), Via::Qp(Qpn(6)));
+        let ask = |scope, via| {
+            let r = Region { scope, ..region() };
+            r.resolve(r.key, r.pd, via, 0x1000, 1, Access::empty()).map(|_| ())
+        };
+        assert_eq!([Via::Local, ours].map(|via| ask(Scope::Region, via)), [Ok(()), Ok(())]);
+        assert_eq!([Via::Local, ours].map(|via| ask(Scope::Null, via)), [Ok(()), Err(Denied::Key)]);
+        assert_eq!([Via::Local, ours].map(|via| ask(Scope::Window, via)), [Err(Denied::Key), Ok(())]);
+        let bound = [Via::Local, ours, other].map(|via| ask(Scope::WindowOf(Qpn(5)), via));
+        assert_eq!(bound, [Err(Denied::Key), Ok(()), Err(Denied::Qp)]);
     }
 
     #[test]
@@ -188,7 +268,8 @@ mod tests {
                     n = n.wrapping_add(1);
                     let (w, key) = (u64::from(n), Key(n | 1));
                     let access = Access::from_bits_retain(n);
-                    entry.write(&Region { key, pd: PdId(n), access, start: w, iova: w, length: w });
+                    let scope = Scope::WindowOf(Qpn(n));
+                    entry.write(&Region { key, pd: PdId(n), access, start: w, iova: w, length: w, scope });
                 }
             });
             let mut seen = 0;
@@ -197,6 +278,7 @@ mod tests {
                 seen += 1;
                 let n = r.pd.0;
                 assert_eq!((r.key.0, r.access.bits()), (n | 1, n));
+                assert_eq!(r.scope, Scope::WindowOf(Qpn(n)));
                 assert!([r.start, r.iova, r.length].iter().all(|&w| w == u64::from(n)));
             }
             stop.store(true, Relaxed);

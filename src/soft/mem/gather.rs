@@ -15,6 +15,9 @@ pub fn scatter(mem: &MemTable, pd: PdId, sges: &[Sge], at: u64, bytes: Run<'_>) 
         let (now, later) = rest.split(part.length as usize);
         rest = later;
         let span = mem.local(pd, &part, true).map_err(|_| BadSge)?;
+        if span.is_null() {
+            return Ok(());
+        }
         span.run_mut().fill(now).map_err(|_| BadSge)
     })
 }
@@ -32,8 +35,23 @@ pub fn pieces<S: Copy, E: From<S>>(
 ) -> Result<(), E> {
     walk(sges, from, len, |part| {
         let span = mem.local(pd, &part, false).map_err(|_| bad)?;
+        if span.is_null() {
+            return zeros(span.len(), &mut take);
+        }
         take(span.run())
     })
+}
+
+/// What a null region holds.
+#[cold]
+fn zeros<E>(mut len: usize, take: &mut impl FnMut(Run<'_>) -> Result<(), E>) -> Result<(), E> {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    while len > 0 {
+        let n = len.min(ZEROS.len());
+        take(Run::of(&ZEROS[..n]))?;
+        len -= n;
+    }
+    Ok(())
 }
 
 /// The parts of the SGEs that lie in `from..from+len`, empty ones left out.

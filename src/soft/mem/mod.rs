@@ -12,14 +12,16 @@ pub mod run;
 pub mod span;
 pub mod table;
 mod users;
+pub mod window;
 
 use std::fmt;
 
 pub use dm::{Dm, DmPool};
-pub use entry::{MrEntry, Region};
+pub use entry::{MrEntry, Region, Scope, Via};
 pub use pd::{Pd, PdId, PdTable};
 pub use span::Span;
 pub use table::{MemTable, Mr, Rereg, ReregError};
+pub use window::{Bind, MwType};
 
 /// Why a key does not give access. A local use ends in LOC_PROT_ERR, a remote one in REM_ACCESS_ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +30,8 @@ pub enum Denied {
     Key,
     /// The region belongs to another protection domain.
     Domain,
+    /// The window is bound to another queue pair.
+    Qp,
     /// The region lacks an access flag that the operation needs.
     Access,
     /// The range does not lie in the region.
@@ -39,6 +43,7 @@ impl fmt::Display for Denied {
         f.write_str(match self {
             Denied::Key => "no memory region has this key",
             Denied::Domain => "the memory region belongs to another protection domain",
+            Denied::Qp => "the memory window is bound to another queue pair",
             Denied::Access => "the memory region lacks the access flag",
             Denied::Range => "the range does not lie in the memory region",
         })

@@ -119,6 +119,25 @@ impl Span<'_> {
         unsafe { RunMut::new(self.as_ptr(), self.len()) }
     }
 
+    /// Writes the first 8 bytes at once; `bytes` as they are to lie in memory.
+    pub fn atomic_store(&self, bytes: u64) -> Result<(), Fault> {
+        // No plain store survives a fault, and a failed compare-and-swap tells what to compare with.
+        let mut seen = 0;
+        loop {
+            match self.compare_swap(seen, bytes)? {
+                now if now == seen => return Ok(()),
+                now => seen = now,
+            }
+        }
+    }
+
+    /// Brings the pages of the range to the file that stands behind them; true where there is none. False if it fails.
+    pub fn persist(&self) -> bool {
+        let page = crate::sys::map::page_size();
+        let lead = self.as_ptr() as usize % page;
+        crate::sys::map::write_back(self.as_ptr().wrapping_sub(lead), self.len() + lead)
+    }
+
     /// Carries out an atomic on the first 8 bytes; gives the old value.
     pub fn atomic(&self, op: Access64) -> Result<u64, Fault> {
         match op {

@@ -11,7 +11,7 @@ use crate::sys::guard::{self, Fault};
 pub struct Span<'t> {
     start: *mut u8,
     len: usize,
-    _held: Held<'t>,
+    held: Held<'t>,
 }
 
 /// What tells deregistration that a span lives.
@@ -19,6 +19,8 @@ pub struct Span<'t> {
 pub(super) enum Held<'t> {
     /// Nothing: there are no bytes.
     Free,
+    /// Nothing: the bytes are those of a null region.
+    Null,
     /// A word of a thread, to be cleared.
     Word(&'t AtomicUsize),
     /// A count of the region, to be lowered.
@@ -30,11 +32,17 @@ unsafe impl Send for Span<'_> {}
 
 impl<'t> Span<'t> {
     /// No bytes, which need no key.
-    pub const EMPTY: Span<'static> = Span { start: std::ptr::null_mut(), len: 0, _held: Held::Free };
+    pub const EMPTY: Span<'static> = Span { start: std::ptr::null_mut(), len: 0, held: Held::Free };
 
     #[inline]
     pub(super) fn new(start: u64, len: usize, held: Held<'t>) -> Self {
-        Self { start: start as *mut u8, len, _held: held }
+        Self { start: start as *mut u8, len, held }
+    }
+
+    /// A range of a null region, which has a length but no bytes: it reads as zeros, and what is written is gone.
+    #[inline]
+    pub fn is_null(&self) -> bool {
+        matches!(self.held, Held::Null)
     }
 
     /// Host address of the first byte.
@@ -154,7 +162,7 @@ impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
         match self {
-            Held::Free => {}
+            Held::Free | Held::Null => {}
             Held::Word(word) => word.store(0, Release),
             Held::Count(count) => _ = count.fetch_sub(1, Release),
         }

@@ -3,18 +3,20 @@
 //! A key is an index into the table, shifted by 8, and a variant that differs at each use of the index. A check enters
 //! itself as a user of the region before it reads the key; deregistration takes the key away before it waits for the users.
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
 use super::span::Held;
-use super::{Denied, Dm, MrEntry, Pd, PdId, Region, Span, mapped, users};
-use crate::soft::types::{Access, Key, Sge};
+use super::window::Windows;
+use super::{Denied, Dm, MrEntry, Pd, PdId, Region, Scope, Span, Via, mapped, users};
+use crate::soft::types::{Access, Key, Qpn, Sge};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::map::{Mapping, page_size};
-use crate::sys::{clock, fork, guard, random};
+use crate::sys::{clock, fork, guard, memfd, random};
 
 /// A registered region, as the caller keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +58,12 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// An index rests until this many others have been given back, or no new one is left.
 const RESTING: usize = 4096;
 /// What a region may be registered with; flags of the optional range are ignored where unknown.
-const KNOWN: u32 = 0xff;
+const KNOWN: u32 = 0x3ff;
 const OPTIONAL: u32 = 0x3ff0_0000;
+
+/// Flags for which the memory must be writable, as a kernel that pins it sees it.
+const WRITING: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::MW_BIND);
 
 /// See the module.
 #[derive(Debug)]
@@ -66,7 +72,7 @@ pub struct MemTable {
     slots: NonNull<Slot>,
     capacity: u32,
     generation: u32,
-    state: Lock<State>,
+    pub(super) state: Lock<State>,
     /// What `slots`, and `entries` where nobody else provides them, point into.
     _memory: (Mapping, Option<Mapping>),
 }
@@ -86,19 +92,30 @@ struct Slot {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     /// Indices from here on have never been used.
     fresh: u32,
-    resting: VecDeque<u32>,
-    registered: BTreeMap<u32, Registration>,
+    pub(super) resting: VecDeque<u32>,
+    pub(super) registered: BTreeMap<u32, Registration>,
+    pub(super) windows: Windows,
     seed: u32,
 }
 
 #[derive(Debug)]
-struct Registration {
-    pd: Pd,
-    /// Device memory that lives at least as long as the region.
-    dm: Option<Arc<Dm>>,
+pub(super) struct Registration {
+    pub(super) pd: Pd,
+    /// What must live at least as long as the region.
+    keep: Keep,
+    /// Windows that are bound to it.
+    pub(super) windows: u32,
+}
+
+/// Memory behind a region that is not the application's.
+#[derive(Debug)]
+pub(super) enum Keep {
+    Nothing,
+    Dm { _dm: Arc<Dm> },
+    File { _mapping: Mapping },
 }
 
 impl MemTable {
@@ -157,7 +174,59 @@ impl MemTable {
             explain(format_args!("ibv_reg_mr: iova {iova:#x} plus length {len:#x} overflows"));
             return Err(Errno::EINVAL);
         }
-        self.insert(pd, Mr { key: Key(0), addr, length: len, iova, access }, None)
+        self.insert(pd, Mr { key: Key(0), addr, length: len, iova, access }, Scope::Region, Keep::Nothing)
+    }
+
+    /// Registers `len` bytes at `offset` of a file, or of anything else that can be mapped shared; work requests name them from
+    /// `iova` on.
+    ///
+    /// # Errors
+    /// EINVAL: flags, a range beyond the end of the file, or an iova whose offset in the page is not that of `offset`.
+    /// Those of fstat(2) and mmap(2). ENOMEM, EIO.
+    pub fn register_file(
+        &self,
+        pd: &Pd,
+        fd: BorrowedFd<'_>,
+        (offset, len): (u64, u64),
+        iova: u64,
+        access: Access,
+    ) -> Result<Mr, Errno> {
+        check_flags(access)?;
+        let page = page_size() as u64;
+        let (first, lead) = (offset / page * page, offset % page);
+        let whole = len.checked_add(lead).filter(|n| *n > 0 && offset.checked_add(len).is_some());
+        let fits = memfd::size_of_regular(fd)?.is_none_or(|size| offset <= size && len <= size - offset);
+        let (true, Some(whole)) = (fits, whole) else {
+            explain(format_args!(
+                "ibv_reg_dmabuf_mr: {len} bytes at {offset} are not in the file of descriptor {}",
+                fd.as_raw_fd()
+            ));
+            return Err(Errno::EINVAL);
+        };
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        if (!access.contains(Access::ZERO_BASED) && iova % page != lead) || iova.checked_add(len).is_none() {
+            explain(format_args!(
+                "ibv_reg_dmabuf_mr: iova {iova:#x} and offset {offset:#x} differ in their offset within a page"
+            ));
+            return Err(Errno::EINVAL);
+        }
+        let writable = access.intersects(WRITING);
+        let mapping = Mapping::shared_at(fd, first, whole as usize, writable).inspect_err(|e| {
+            explain(format_args!("ibv_reg_dmabuf_mr: descriptor {} cannot be mapped: {e:?}", fd.as_raw_fd()));
+        })?;
+        let addr = mapping.base() as u64 + lead;
+        let mr = Mr { key: Key(0), addr, length: len, iova, access };
+        self.insert(pd, mr, Scope::Region, Keep::File { _mapping: mapping })
+    }
+
+    /// A null region: every address is in it, reads give zeros, what is written is gone, and only the lkey is good for
+    /// anything.
+    ///
+    /// # Errors
+    /// ENOMEM: the table is full. EIO: in a forked child.
+    pub fn register_null(&self, pd: &Pd) -> Result<Mr, Errno> {
+        let mr = Mr { key: Key(0), addr: 0, length: u64::MAX, iova: 0, access: Access::LOCAL_WRITE };
+        self.insert(pd, mr, Scope::Null, Keep::Nothing)
     }
 
     /// Registers `len` bytes at `offset` of device memory; work requests name them from 0 on.
@@ -185,14 +254,14 @@ impl MemTable {
             return Err(Errno::EINVAL);
         }
         let mr = Mr { key: Key(0), addr: dm.base() + offset, length: len, iova: 0, access };
-        self.insert(pd, mr, Some(dm.clone()))
+        self.insert(pd, mr, Scope::Region, Keep::Dm { _dm: dm.clone() })
     }
 
     /// Takes the key away and waits until nobody uses it: this process's own copies, and peers until `peers_idle` says that none
     /// has the key in its hazard word.
     ///
     /// # Errors
-    /// EINVAL: no such region. EBUSY: a copy took longer than a second; the region stays registered.
+    /// EINVAL: no such region. EBUSY: a window is bound to it, or a copy took longer than a second; the region stays registered.
     pub fn deregister(&self, key: Key, peers_idle: impl FnMut(Key) -> bool) -> Result<(), Errno> {
         if self.is_foreign() {
             return Ok(());
@@ -234,7 +303,7 @@ impl MemTable {
             registration.pd = pd.clone();
         }
         if change.translation.is_some() {
-            registration.dm = None;
+            registration.keep = Keep::Nothing;
         }
         let mut state = self.state.lock();
         state.registered.insert(key.0 >> 8, registration);
@@ -249,16 +318,24 @@ impl MemTable {
     #[inline]
     pub fn local(&self, pd: PdId, sge: &Sge, write: bool) -> Result<Span<'_>, Denied> {
         let need = if write { Access::LOCAL_WRITE } else { Access::empty() };
-        self.check(pd, sge.lkey, sge.addr, u64::from(sge.length), need)
+        self.check(pd, Via::Local, sge.lkey, sge.addr, u64::from(sge.length), need)
     }
 
-    /// The bytes that a peer names, if the region allows `need`. No bytes need no key.
+    /// The bytes that a peer names through QP `qpn` of ours, if the region or window allows `need`. No bytes need no key.
     ///
     /// # Errors
     /// [`Denied`]: the request is answered with a remote access NAK.
     #[inline]
-    pub fn remote(&self, pd: PdId, key: Key, va: u64, len: u64, need: Access) -> Result<Span<'_>, Denied> {
-        self.check(pd, key, va, len, need)
+    pub fn remote(
+        &self,
+        pd: PdId,
+        qpn: Qpn,
+        key: Key,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Span<'_>, Denied> {
+        self.check(pd, Via::Qp(qpn), key, va, len, need)
     }
 
     /// What is registered under a key now.
@@ -277,7 +354,15 @@ impl MemTable {
     }
 
     #[inline]
-    fn check(&self, pd: PdId, key: Key, va: u64, len: u64, need: Access) -> Result<Span<'_>, Denied> {
+    fn check(
+        &self,
+        pd: PdId,
+        via: Via,
+        key: Key,
+        va: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<Span<'_>, Denied> {
         if len == 0 {
             return Ok(Span::EMPTY);
         }
@@ -289,7 +374,9 @@ impl MemTable {
         if entry.key.load(SeqCst) != key.0 {
             return Err(Denied::Key);
         }
-        let start = entry.read().resolve(key, pd, va, len, need)?;
+        let region = entry.read();
+        let start = region.resolve(key, pd, via, va, len, need)?;
+        let held = if region.scope == Scope::Null { Held::Null } else { held };
         Ok(Span::new(start, len as usize, held))
     }
 
@@ -300,12 +387,30 @@ impl MemTable {
         Held::Count(count)
     }
 
-    fn insert(&self, pd: &Pd, mut mr: Mr, dm: Option<Arc<Dm>>) -> Result<Mr, Errno> {
+    fn insert(&self, pd: &Pd, mut mr: Mr, scope: Scope, keep: Keep) -> Result<Mr, Errno> {
         if self.is_foreign() {
             return Err(Errno::EIO);
         }
         guard::install();
         let mut state = self.state.lock();
+        mr.key = self.fresh_key(&mut state)?;
+        let index = mr.key.0 >> 8;
+        let region = Region {
+            key: mr.key,
+            pd: pd.id(),
+            access: mr.access,
+            start: mr.addr,
+            iova: mr.iova,
+            length: mr.length,
+            scope,
+        };
+        state.registered.insert(index, Registration { pd: pd.clone(), keep, windows: 0 });
+        self.at(index).write(&region);
+        Ok(mr)
+    }
+
+    /// A key that is not in use: an index of its own, and a variant that the index has not had lately.
+    pub(super) fn fresh_key(&self, state: &mut State) -> Result<Key, Errno> {
         let index = state.next_index(self.capacity)?;
         let slot = self.slot(index);
         let mut variant = slot.variant.load(Relaxed);
@@ -315,59 +420,75 @@ impl MemTable {
         }
         variant = (variant + 1) & 0xff | 0x100;
         slot.variant.store(variant, Relaxed);
-        mr.key = Key(index << 8 | variant & 0xff);
-        let region = Region {
-            key: mr.key,
-            pd: pd.id(),
-            access: mr.access,
-            start: mr.addr,
-            iova: mr.iova,
-            length: mr.length,
-        };
-        state.registered.insert(index, Registration { pd: pd.clone(), dm });
-        self.at(index).write(&region);
-        Ok(mr)
+        Ok(Key(index << 8 | variant & 0xff))
+    }
+
+    /// The last variant of `key`'s index was that of `key`: the next owner of the index gets another.
+    pub(super) fn note_variant(&self, key: Key) {
+        self.slot(key.0 >> 8).variant.store(key.0 & 0xff | 0x100, Relaxed);
+    }
+
+    /// The key that `note_variant` or `fresh_key` last saw for an index.
+    pub(super) fn last_key(&self, index: u32) -> Key {
+        Key(index << 8 | self.slot(index).variant.load(Relaxed) & 0xff)
     }
 
     /// Makes the key invalid and waits for its users; afterwards the entry is the caller's.
-    fn close(&self, key: Key, mut peers_idle: impl FnMut(Key) -> bool) -> Result<Registration, Errno> {
+    fn close(&self, key: Key, peers_idle: impl FnMut(Key) -> bool) -> Result<Registration, Errno> {
         let index = key.0 >> 8;
         let mut state = self.state.lock();
         let entry = self.entry(key).filter(|e| e.key.load(Relaxed) == key.0).ok_or(Errno::EINVAL)?;
+        let registered = state.registered.get(&index).ok_or(Errno::EINVAL)?;
+        if registered.windows > 0 {
+            explain(format_args!(
+                "ibv_dereg_mr: {} memory window(s) are bound to the region of key {key:?}",
+                registered.windows
+            ));
+            return Err(Errno::EBUSY);
+        }
         let registration = state.registered.remove(&index).ok_or(Errno::EINVAL)?;
         entry.set_key(Key(0));
         drop(state);
+        if !self.wait_for_users(key, peers_idle) {
+            explain(format_args!("ibv_dereg_mr: key {key:?} is still used by a copy after a second"));
+            self.state.lock().registered.insert(index, registration);
+            entry.set_key(key);
+            return Err(Errno::EBUSY);
+        }
+        Ok(registration)
+    }
+
+    /// Waits until nobody uses `key`, which has been taken away; false after a second.
+    pub(super) fn wait_for_users(&self, key: Key, mut peers_idle: impl FnMut(Key) -> bool) -> bool {
+        let Some(entry) = self.entry(key) else { return true };
         users::barrier();
-        let (address, counted) = (entry as *const MrEntry as usize, &self.slot(index).users);
+        let (address, counted) = (entry as *const MrEntry as usize, &self.slot(key.0 >> 8).users);
         let mut deadline = 0;
         while counted.load(SeqCst) != 0 || users::any(address) || !peers_idle(key) {
             let now = clock::now_ns();
             if deadline == 0 {
                 deadline = now + PATIENCE_NS;
             } else if now > deadline {
-                explain(format_args!("ibv_dereg_mr: key {key:?} is still used by a copy after a second"));
-                self.state.lock().registered.insert(index, registration);
-                entry.set_key(key);
-                return Err(Errno::EBUSY);
+                return false;
             }
             std::thread::yield_now();
         }
-        Ok(registration)
+        true
     }
 
     /// A forked child sees its parent's table in memory that is not there any more.
-    fn is_foreign(&self) -> bool {
+    pub(super) fn is_foreign(&self) -> bool {
         fork::generation() != self.generation
     }
 
     #[inline]
-    fn entry(&self, key: Key) -> Option<&MrEntry> {
+    pub(super) fn entry(&self, key: Key) -> Option<&MrEntry> {
         let index = key.0 >> 8;
         (index != 0 && index < self.capacity).then(|| self.at(index))
     }
 
     #[inline]
-    fn at(&self, index: u32) -> &MrEntry {
+    pub(super) fn at(&self, index: u32) -> &MrEntry {
         debug_assert!(index < self.capacity);
         // SAFETY: the index is below the capacity: `entry` and `next_index` see to it.
         unsafe { self.entries.add(index as usize).as_ref() }
@@ -416,8 +537,7 @@ fn check_flags(access: Access) -> Result<(), Errno> {
 /// Flags and range of a registration of application memory.
 fn check(addr: u64, len: u64, access: Access) -> Result<(), Errno> {
     check_flags(access)?;
-    let writable = access
-        .intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND);
+    let writable = access.intersects(WRITING);
     if access.contains(Access::ON_DEMAND) && (addr, len) == (0, u64::MAX) {
         return Ok(());
     }

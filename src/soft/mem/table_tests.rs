@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicBool;
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
+const QP: Qpn = Qpn(7);
+
 struct World {
     table: MemTable,
     pds: PdTable,
@@ -37,14 +39,14 @@ fn bytes_move_through_checked_spans() {
     let from = w.register(&a, Access::empty()).unwrap();
     let to = w.register(&b, ALL).unwrap();
     let src = w.local(&from, from.addr + 10, 20, false).unwrap();
-    let dst = w.table.remote(w.pd.id(), to.key, to.addr + 80, 20, Access::REMOTE_WRITE).unwrap();
+    let dst = w.table.remote(w.pd.id(), QP, to.key, to.addr + 80, 20, Access::REMOTE_WRITE).unwrap();
     dst.put_span(0, &src, 0, 20).unwrap();
     drop((src, dst));
     assert_eq!((b[79], b[80], b[99]), (0, 7, 7));
     assert_eq!(w.local(&from, from.addr, 1, true).err(), Some(Denied::Access));
     assert_eq!(w.local(&from, from.addr + 99, 2, false).err(), Some(Denied::Range));
     assert_eq!(
-        w.table.remote(w.pd.id(), from.key, from.addr, 1, Access::REMOTE_READ).err(),
+        w.table.remote(w.pd.id(), QP, from.key, from.addr, 1, Access::REMOTE_READ).err(),
         Some(Denied::Access),
         "local rights are not remote rights"
     );
@@ -59,7 +61,7 @@ fn another_domain_is_denied() {
     let sge = Sge { addr: mr.addr, length: 8, lkey: mr.key };
     assert_eq!(w.table.local(other.id(), &sge, false).err(), Some(Denied::Domain));
     assert_eq!(
-        w.table.remote(other.id(), mr.key, mr.addr, 8, Access::REMOTE_READ).err(),
+        w.table.remote(other.id(), QP, mr.key, mr.addr, 8, Access::REMOTE_READ).err(),
         Some(Denied::Domain)
     );
     assert_eq!(w.pds.dealloc(&w.pd), Err(Errno::EBUSY));
@@ -70,11 +72,11 @@ fn another_domain_is_denied() {
 #[test]
 fn no_bytes_need_no_key() {
     let w = World::new(64);
-    assert_eq!(w.table.remote(w.pd.id(), Key(0xdead_beef), 1, 0, ALL).unwrap().len(), 0);
-    assert_eq!(w.table.remote(w.pd.id(), Key(0xdead_beef), 1, 1, ALL).err(), Some(Denied::Key));
-    assert_eq!(w.table.remote(w.pd.id(), Key(0), 1, 1, ALL).err(), Some(Denied::Key));
+    assert_eq!(w.table.remote(w.pd.id(), QP, Key(0xdead_beef), 1, 0, ALL).unwrap().len(), 0);
+    assert_eq!(w.table.remote(w.pd.id(), QP, Key(0xdead_beef), 1, 1, ALL).err(), Some(Denied::Key));
+    assert_eq!(w.table.remote(w.pd.id(), QP, Key(0), 1, 1, ALL).err(), Some(Denied::Key));
     let mr = w.table.register(&w.pd, 0x1000, 0, 0x1000, ALL).unwrap();
-    assert_eq!(w.table.remote(w.pd.id(), mr.key, 0x1000, 1, ALL).err(), Some(Denied::Range));
+    assert_eq!(w.table.remote(w.pd.id(), QP, mr.key, 0x1000, 1, ALL).err(), Some(Denied::Range));
 }
 
 #[test]
@@ -107,8 +109,8 @@ fn iova_and_zero_base_name_the_same_bytes() {
     let at = memory.as_ptr() as u64;
     let iova = 0xffff_0000_0000_0000 + at % 4096;
     let mr = w.table.register(&w.pd, at, 4096, iova, ALL).unwrap();
-    w.table.remote(w.pd.id(), mr.key, iova + 4095, 1, ALL).unwrap().put(0, b"x").unwrap();
-    assert_eq!(w.table.remote(w.pd.id(), mr.key, at, 1, ALL).err(), Some(Denied::Range));
+    w.table.remote(w.pd.id(), QP, mr.key, iova + 4095, 1, ALL).unwrap().put(0, b"x").unwrap();
+    assert_eq!(w.table.remote(w.pd.id(), QP, mr.key, at, 1, ALL).err(), Some(Denied::Range));
     let zero = w.table.register(&w.pd, at, 4096, at, ALL | Access::ZERO_BASED).unwrap();
     w.local(&zero, 0, 4096, true).unwrap().put(0, b"y").unwrap();
     assert_eq!((memory[0], memory[4095]), (b'y', b'x'));
@@ -137,7 +139,7 @@ fn large_sparse_regions_work_beyond_4_gib() {
     };
     let mr = w.table.register(&w.pd, at, size, at, ALL).unwrap();
     let last = at + size - 3;
-    w.table.remote(w.pd.id(), mr.key, last, 3, ALL).unwrap().put(0, b"end").unwrap();
+    w.table.remote(w.pd.id(), QP, mr.key, last, 3, ALL).unwrap().put(0, b"end").unwrap();
     let mut back = [0; 3];
     w.local(&mr, last, 3, false).unwrap().get(0, &mut back).unwrap();
     assert_eq!(&back, b"end");
@@ -238,7 +240,7 @@ fn reregistration_changes_in_place_or_not_at_all() {
     let new = w.table.reregister(mr.key, change, idle).unwrap();
     assert_eq!((new.key, new.addr, new.length), (mr.key, at, 128));
     assert_eq!(w.local(&mr, at, 128, true).err(), Some(Denied::Domain));
-    drop(w.table.remote(other.id(), mr.key, at + 127, 1, Access::REMOTE_WRITE).unwrap());
+    drop(w.table.remote(other.id(), QP, mr.key, at + 127, 1, Access::REMOTE_WRITE).unwrap());
     assert_eq!(w.pds.dealloc(&other), Err(Errno::EBUSY));
     w.pds.dealloc(&w.pd).unwrap();
 }
@@ -289,7 +291,7 @@ fn checks_race_with_registration_and_never_leak_a_count() {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
                     let key = Key(key.load(Relaxed));
-                    if let Ok(span) = w.table.remote(w.pd.id(), key, memory.as_ptr() as u64, 64, ALL) {
+                    if let Ok(span) = w.table.remote(w.pd.id(), QP, key, memory.as_ptr() as u64, 64, ALL) {
                         span.put(0, &[1; 64]).unwrap();
                     }
                 }
@@ -342,4 +344,60 @@ fn a_forked_child_leaves_the_table_alone_and_has_its_own() {
     drop(span);
     assert_eq!(&memory, b"parent\0\0");
     w.table.deregister(mr.key, idle).unwrap();
+}
+
+#[test]
+fn a_null_region_has_every_address_and_no_bytes() {
+    let w = World::new(64);
+    let mr = w.table.register_null(&w.pd).unwrap();
+    for (addr, length) in [(0, 8), (0x1234, u32::MAX), (u64::MAX - 8, 8)] {
+        let span = w.local(&mr, addr, length, true).unwrap();
+        assert!(span.is_null() && span.len() == length as usize);
+    }
+    assert_eq!(w.table.remote(w.pd.id(), QP, mr.key, 0, 1, Access::empty()).err(), Some(Denied::Key));
+    let mut seen = Vec::new();
+    let sges = [Sge { addr: 77, length: 9000, lkey: mr.key }];
+    let take = |run: crate::soft::mem::run::Run<'_>| {
+        let mut bytes = vec![1; run.len()];
+        crate::soft::mem::run::RunMut::of(&mut bytes).fill(run).map_err(|_| ())?;
+        seen.extend(bytes);
+        Ok::<(), ()>(())
+    };
+    crate::soft::mem::gather::pieces(&w.table, w.pd.id(), &sges, 1, 8999, (), take).unwrap();
+    assert_eq!(seen, vec![0; 8999]);
+    w.table.deregister(mr.key, idle).unwrap();
+}
+
+#[test]
+fn files_are_registered_by_descriptor() {
+    use std::os::fd::AsFd;
+    let w = World::new(64);
+    let page = page_size() as u64;
+    let file = memfd::create(c"anyverbs-test", 3 * page as usize).unwrap();
+    let register =
+        |at, len, iova, access| w.table.register_file(&w.pd, file.as_fd(), (at, len), iova, access);
+    let mr = register(page + 16, 100, 0x10_0010, ALL).unwrap();
+    let span = w.table.remote(w.pd.id(), QP, mr.key, 0x10_0010, 100, Access::REMOTE_WRITE).unwrap();
+    span.put(0, b"there").unwrap();
+    assert!(span.persist());
+    drop(span);
+    let mut back = [0; 5];
+    std::os::unix::fs::FileExt::read_exact_at(
+        &std::fs::File::from(file.try_clone().unwrap()),
+        &mut back,
+        page + 16,
+    )
+    .unwrap();
+    assert_eq!(&back, b"there");
+    for (at, len, iova) in
+        [(3 * page, 1, 0), (0, 3 * page + 1, 0), (16, 100, 17), (u64::MAX, 2, 0), (0, u64::MAX, 0)]
+    {
+        assert_eq!(register(at, len, iova, ALL).err(), Some(Errno::EINVAL), "{at} {len} {iova}");
+    }
+    let zero = register(16, 100, 5, ALL | Access::ZERO_BASED).unwrap();
+    assert_eq!(zero.iova, 0);
+    let pipe = std::io::pipe().unwrap();
+    assert!(w.table.register_file(&w.pd, pipe.0.as_fd(), (0, 1), 0, ALL).is_err());
+    w.table.deregister(mr.key, idle).unwrap();
+    w.table.deregister(zero.key, idle).unwrap();
 }

@@ -83,6 +83,8 @@ pub enum Nak {
     RemoteAccess,
     /// The responder's own receive request or memory is bad.
     RemoteOp,
+    /// Refused without an answer: the requester waits in vain.
+    Silent,
 }
 
 impl Nak {
@@ -93,6 +95,7 @@ impl Nak {
             Nak::InvalidRequest => WcStatus::RemInvReqErr,
             Nak::RemoteAccess => WcStatus::RemAccessErr,
             Nak::RemoteOp => WcStatus::RemOpErr,
+            Nak::Silent => WcStatus::RetryExcErr,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::soft::link::wires::Wire;
 use crate::soft::mem::gather;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::types::{
-    EventType, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, Sge, WcOpcode, WcStatus, WrOpcode,
+    EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, Sge, WcOpcode, WcStatus, WrOpcode,
 };
 use crate::sys::errno::Errno;
 use crate::sys::process_vm::Iovec;
@@ -121,9 +121,61 @@ impl Requester {
         }
     }
 
-    /// The request that the link begins next; none while the queue, a fence or a retry timer says wait.
+    /// The request that the link begins next; none while the queue, a fence or a retry timer says wait. Local requests
+    /// before it are carried out.
     #[inline]
-    pub fn ready(&self, qp: &Qp) -> Option<u64> {
+    pub fn ready(&mut self, qp: &Qp) -> Option<u64> {
+        loop {
+            let at = self.next_ready(qp)?;
+            if !self.queue.wqe(at).opcode.is_local() {
+                return Some(at);
+            }
+            self.begin_local(qp, at);
+        }
+    }
+
+    /// Carries out the local request `at`, whose turn it is; it completes behind those before it.
+    #[cold]
+    fn begin_local(&mut self, qp: &Qp, at: u64) {
+        // A retry of an earlier request comes by here again.
+        if !self.queue.wqe(at).answered
+            && let Err(status) = self.carry_out_local(qp, at)
+        {
+            return self.doom(qp, at, status);
+        }
+        self.number(at, 0);
+        self.begun(at);
+        self.queue.wqe_mut(at).answered = true;
+        self.complete_local(qp);
+    }
+
+    /// Binds a window, or ends a key.
+    ///
+    /// # Errors
+    /// MW_BIND_ERR.
+    pub fn carry_out_local(&mut self, qp: &Qp, at: u64) -> Result<(), WcStatus> {
+        let (node, wqe) = (qp.node, self.queue.wqe(at));
+        let idle = |key| node.wires.key_is_idle(key);
+        let done = match wqe.opcode {
+            WrOpcode::BindMw => node.mem.bind(qp.pd, qp.num, &wqe.bind(), idle),
+            _ => node.mem.invalidate(qp.pd, qp.num, Key(wqe.imm), idle),
+        };
+        done.map_err(|why| {
+            let (opcode, wr_id) = (wqe.opcode, wqe.wr_id);
+            crate::sys::log::explain(format_args!("qp {:?}: {opcode:?} wr_id={wr_id}: {why}", qp.num));
+            WcStatus::MwBindErr
+        })
+    }
+
+    /// Completes local requests that are the oldest now.
+    fn complete_local(&mut self, qp: &Qp) {
+        while self.has_unacked() && self.queue.wqe(self.queue.tail).opcode.is_local() {
+            self.complete_oldest_with(qp, WcStatus::Success);
+        }
+    }
+
+    #[inline]
+    fn next_ready(&self, qp: &Qp) -> Option<u64> {
         let at = self.queue.next;
         if at == self.queue.head
             || self.wait_until != 0
@@ -230,8 +282,10 @@ impl Requester {
         self.accepted = Some(psn);
         while self.queue.tail != self.queue.next {
             let wqe = self.queue.wqe(self.queue.tail);
-            if psn.since(wqe.psn.plus(wqe.psns.saturating_sub(1))) < 0
-                || (wqe.wants_answer() && !wqe.answered)
+            // A local request has no PSN, and is done.
+            if !wqe.opcode.is_local()
+                && (psn.since(wqe.psn.plus(wqe.psns.saturating_sub(1))) < 0
+                    || (wqe.wants_answer() && !wqe.answered))
             {
                 break;
             }
@@ -259,7 +313,9 @@ impl Requester {
     pub fn find(&self, psn: Psn) -> Option<u64> {
         // One that is half sent may be refused already.
         let end = self.numbered.min(self.queue.next + 1);
-        (self.queue.tail..end).find(|at| self.queue.wqe(*at).psn == psn)
+        (self.queue.tail..end)
+            .map(|at| (at, self.queue.wqe(at)))
+            .find_map(|(at, wqe)| (wqe.psn == psn && !wqe.opcode.is_local()).then_some(at))
     }
 
     /// The responder has no receive request for `at`: wait `delay_ns`, then begin there again.
@@ -416,35 +472,53 @@ impl Requester {
         self.pieces(qp, at, from, len, |run| to.fill(run).map_err(|_| WcStatus::LocProtErr))
     }
 
+    /// The operands of request `at`, as they travel: those of atomics, the bytes of an ATOMIC WRITE, the range of a FLUSH.
+    ///
+    /// # Errors
+    /// LOC_PROT_ERR where the bytes are not there.
+    pub fn operands(&self, qp: &Qp, at: u64) -> Result<(u64, u64), WcStatus> {
+        let wqe = self.queue.wqe(at);
+        if wqe.opcode != WrOpcode::AtomicWrite || wqe.holds_value() {
+            return Ok((wqe.compare_add, wqe.swap));
+        }
+        let mut bytes = [0u8; 8];
+        self.gather(qp, at, 0, RunMut::of(&mut bytes))?;
+        Ok((u64::from_ne_bytes(bytes), 0))
+    }
+
     /// Copies a piece of the answer to READ `at` to where the application wants it.
     pub fn scatter(&self, qp: &Qp, at: u64, offset: u32, bytes: Run<'_>) -> Result<(), WcStatus> {
         gather::scatter(&qp.node.mem, qp.pd, self.queue.sges(at), offset as u64, bytes)
             .map_err(|_| WcStatus::LocProtErr)
     }
 
-    /// Hands the memory of request `at`'s payload, or of where its answer goes, to `use_them` for a system call.
+    /// Hands the memory of request `at`'s payload, or of where its answer goes, to `use_them` for a system call; nothing
+    /// where part of it is a null region.
     pub fn with_pieces<R>(
         &self,
         qp: &Qp,
         at: u64,
         write: bool,
         use_them: impl FnOnce(&[Iovec]) -> R,
-    ) -> Result<R, WcStatus> {
+    ) -> Result<Option<R>, WcStatus> {
         if self.queue.wqe(at).flags.contains(SendFlags::INLINE) {
             let bytes = self.queue.inline(at);
-            return Ok(use_them(&[piece(bytes.as_ptr(), bytes.len())]));
+            return Ok(Some(use_them(&[piece(bytes.as_ptr(), bytes.len())])));
         }
         let span = |sge: &Sge| qp.node.mem.local(qp.pd, sge, write).map_err(|_| WcStatus::LocProtErr);
         match self.queue.sges(at) {
             [sge] => {
                 let span = span(sge)?;
-                Ok(use_them(&[piece(span.as_ptr(), span.len())]))
+                Ok((!span.is_null()).then(|| use_them(&[piece(span.as_ptr(), span.len())])))
             }
             list => {
                 let filled = list.iter().filter(|sge| sge.length > 0);
                 let spans = filled.map(span).collect::<Result<Vec<_>, _>>()?;
+                if spans.iter().any(|s| s.is_null()) {
+                    return Ok(None);
+                }
                 let pieces: Vec<Iovec> = spans.iter().map(|s| piece(s.as_ptr(), s.len())).collect();
-                Ok(use_them(&pieces))
+                Ok(Some(use_them(&pieces)))
             }
         }
     }
@@ -466,7 +540,7 @@ impl Requester {
     #[inline]
     pub fn check(&self, qp: &Qp, at: u64) -> Result<(), WcStatus> {
         let wqe = self.queue.wqe(at);
-        let atomic = matches!(wqe.opcode, WrOpcode::CmpSwap | WrOpcode::FetchAdd);
+        let atomic = matches!(wqe.opcode, WrOpcode::CmpSwap | WrOpcode::FetchAdd | WrOpcode::AtomicWrite);
         if wqe.length > MAX_MESSAGE || (atomic && wqe.length != 8) {
             return Err(WcStatus::LocLenErr);
         }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::recvq::{RecvQueue, Taken};
 use super::{Nak, Qp};
-use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM};
+use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
 use crate::soft::device;
 use crate::soft::link::wires::Outbox;
 use crate::soft::mem::run::{Access64, Run, RunMut};
@@ -42,12 +42,40 @@ pub struct Request {
 pub struct Ending {
     /// Immediate data in network byte order.
     pub imm: Option<u32>,
+    /// The key of ours that the sender invalidates.
+    pub invalidate: Option<Key>,
     /// The sender asked for a solicited event.
     pub solicited: bool,
     /// UD: service level.
     pub sl: u8,
     /// UD: the address was a LID; the 40 bytes before the payload mean nothing.
     pub no_grh: bool,
+}
+
+/// What a FLUSH asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FlushOrder {
+    /// The rights that it takes, one for each placement type.
+    need: Access,
+    /// All of the region instead of a range.
+    whole: bool,
+}
+
+impl FlushOrder {
+    /// From placement types (bits 0 to 7) and selectivity (bits 8 to 15), as `ibv_wr_flush` takes them.
+    fn decode(word: u64) -> Option<Self> {
+        let need = match word & 0xff {
+            1 => Access::FLUSH_GLOBAL,
+            2 => Access::FLUSH_PERSISTENT,
+            3 => Access::FLUSH_GLOBAL.union(Access::FLUSH_PERSISTENT),
+            _ => return None,
+        };
+        match word >> 8 {
+            0 => Some(Self { need, whole: false }),
+            1 => Some(Self { need, whole: true }),
+            _ => None,
+        }
+    }
 }
 
 /// The receive half.
@@ -179,7 +207,7 @@ impl Responder {
                 if total > 0 {
                     let (va, need) = (request.remote_addr, Access::REMOTE_WRITE);
                     let pd = self.pd_of_current(qp);
-                    if qp.node.mem.remote(pd, request.rkey, va, total as u64, need).is_err() {
+                    if qp.node.mem.remote(pd, qp.num, request.rkey, va, total as u64, need).is_err() {
                         return self.refuse(qp, Nak::RemoteAccess);
                     }
                 }
@@ -225,7 +253,7 @@ impl Responder {
                 }
                 let va = current.request.remote_addr.wrapping_add(at);
                 let (key, need) = (current.request.rkey, Access::REMOTE_WRITE);
-                let wrote = match qp.node.mem.remote(self.pd_of_current(qp), key, va, n, need) {
+                let wrote = match qp.node.mem.remote(self.pd_of_current(qp), qp.num, key, va, n, need) {
                     Ok(span) => span.run_mut().fill(bytes).is_ok(),
                     Err(_) => false,
                 };
@@ -269,6 +297,10 @@ impl Responder {
         if let Some(imm) = ending.imm {
             cqe.imm = imm;
             cqe.wc_flags |= WC_WITH_IMM;
+        } else if let Some(key) = ending.invalidate {
+            self.invalidate(qp, key)?;
+            cqe.imm = key.0;
+            cqe.wc_flags |= WC_WITH_INV;
         }
         if qp.kind == QpType::Ud {
             cqe.wc_flags |= if ending.no_grh { 0 } else { WC_GRH };
@@ -323,7 +355,7 @@ impl Responder {
             return Ok(());
         }
         let pd = pd_of_begun(qp, rkey);
-        let read = match qp.node.mem.remote(pd, rkey, va, to.len() as u64, Access::REMOTE_READ) {
+        let read = match qp.node.mem.remote(pd, qp.num, rkey, va, to.len() as u64, Access::REMOTE_READ) {
             Ok(span) => to.fill(span.run()).is_ok(),
             Err(_) => false,
         };
@@ -339,7 +371,8 @@ impl Responder {
         len: u32,
         take: impl FnOnce(Run<'_>) -> R,
     ) -> Result<R, Nak> {
-        match qp.node.mem.remote(pd_of_begun(qp, rkey), rkey, va, len as u64, Access::REMOTE_READ) {
+        let pd = pd_of_begun(qp, rkey);
+        match qp.node.mem.remote(pd, qp.num, rkey, va, len as u64, Access::REMOTE_READ) {
             Ok(span) => Ok(take(span.run())),
             Err(_) => self.refuse(qp, Nak::RemoteAccess),
         }
@@ -369,6 +402,48 @@ impl Responder {
             Some(before) => Ok(before),
             None => self.refuse(qp, Nak::RemoteAccess),
         }
+    }
+
+    /// Carries out an ATOMIC WRITE: 8 bytes that change at once. `compare_add` holds them as they lie in memory.
+    pub fn atomic_write(&mut self, qp: &Qp, request: &Request) -> Result<(), Nak> {
+        if !self.established {
+            self.establish(qp);
+        }
+        if !self.access.contains(Access::REMOTE_WRITE) || !request.remote_addr.is_multiple_of(8) {
+            return self.refuse_request(qp, request, Nak::InvalidRequest);
+        }
+        let (key, va) = (request.rkey, request.remote_addr);
+        let wrote = match qp.node.mem.remote(qp.pd, qp.num, key, va, 8, Access::REMOTE_WRITE) {
+            Ok(span) => span.atomic_store(request.compare_add).is_ok(),
+            Err(_) => false,
+        };
+        if wrote { Ok(()) } else { self.refuse_request(qp, request, Nak::RemoteAccess) }
+    }
+
+    /// Carries out a FLUSH of `compare_add` bytes; `swap` holds the placement types, and above 8 bits the selectivity.
+    /// Whatever was written before is visible already; persistent is what the file system behind the region keeps.
+    pub fn flush_memory(&mut self, qp: &Qp, request: &Request) -> Result<(), Nak> {
+        if !self.established {
+            self.establish(qp);
+        }
+        let Some(flush) = FlushOrder::decode(request.swap) else {
+            return self.refuse_request(qp, request, Nak::InvalidRequest);
+        };
+        if !self.access.contains(flush.need) {
+            return self.refuse_request(qp, request, Nak::InvalidRequest);
+        }
+        let (mem, key) = (&qp.node.mem, request.rkey);
+        let (va, len) = match mem.region(key) {
+            Some(region) if flush.whole => (region.iova, region.length),
+            Some(_) if !flush.whole => (request.remote_addr, request.compare_add),
+            _ => return self.refuse_request(qp, request, Nak::RemoteAccess),
+        };
+        // A range of no bytes needs the rights all the same.
+        let flushed = match mem.remote(qp.pd, qp.num, key, va, len.max(1), flush.need) {
+            Ok(span) => !flush.need.contains(Access::FLUSH_PERSISTENT) || span.persist(),
+            Err(_) => false,
+        };
+        if flushed { Ok(()) } else { self.refuse_request(qp, request, Nak::RemoteAccess) }
     }
 
     /// Flushes every receive request: the QP is in ERR.
@@ -402,6 +477,26 @@ impl Responder {
         self.outbox.surrender(qp.num, self.peer);
     }
 
+    /// SEND with invalidate ends with its receive; where the key is none, the receive fails and the sender hears nothing
+    /// (IBA 9.9.6.3, class J).
+    #[cold]
+    fn invalidate(&mut self, qp: &Qp, key: Key) -> Result<(), Nak> {
+        let node = qp.node;
+        let Err(why) = node.mem.invalidate(qp.pd, qp.num, key, |key| node.wires.key_is_idle(key)) else {
+            return Ok(());
+        };
+        crate::sys::log::explain(format_args!(
+            "qp {:?}: SEND with invalidate of rkey {key:?}: {why}",
+            qp.num
+        ));
+        if qp.is_reliable() {
+            self.refuse_taken(qp, WcStatus::RemInvReqErr, Nak::Silent)
+        } else {
+            self.abandon();
+            Err(Nak::Silent)
+        }
+    }
+
     #[cold]
     fn establish(&mut self, qp: &Qp) {
         self.established = true;
@@ -414,7 +509,7 @@ impl Responder {
     fn named<'a>(&self, qp: &'a Qp, request: &Request, len: u64, need: Access) -> Result<Span<'a>, Denied> {
         let srq = self.xrc_srq(qp, request).map_err(|_| Denied::Domain)?;
         let pd = srq.map_or(qp.pd, |srq| srq.pd);
-        qp.node.mem.remote(pd, request.rkey, request.remote_addr, len, need)
+        qp.node.mem.remote(pd, qp.num, request.rkey, request.remote_addr, len, need)
     }
 
     /// An XRC receiver has no PD of its own: the SRQ that a request names tells which memory it may reach.
@@ -535,6 +630,14 @@ impl Responder {
         self.current = None;
         qp.fail_from_responder(self, Some(EventType::QpFatal));
         Err(nak)
+    }
+
+    /// Refuses a request that is no message of bytes.
+    #[cold]
+    fn refuse_request<T>(&mut self, qp: &Qp, request: &Request, nak: Nak) -> Result<T, Nak> {
+        self.abandon();
+        self.current = Some(Arriving { request: *request, placed: 0, has_taken: false, srq: None });
+        self.refuse(qp, nak)
     }
 
     /// Refuses a request; a reliable QP goes to ERR, an unreliable one drops the message.

@@ -2,8 +2,9 @@
 use std::sync::Arc;
 
 use crate::soft::ah::Ah;
+use crate::soft::mem::Bind;
 use crate::soft::mem::area::{Allocator, Area, Purpose};
-use crate::soft::types::{Key, Psn, Qpn, SendFlags, Sge, WrOpcode};
+use crate::soft::types::{Access, Key, Psn, Qpn, SendFlags, Sge, WrOpcode};
 use crate::sys::errno::Errno;
 
 /// A posted send work request. Its SGEs and inline bytes lie beside it in the queue.
@@ -73,6 +74,31 @@ impl Wqe {
     /// READs and atomics, which the responder answers with data.
     pub fn wants_answer(&self) -> bool {
         matches!(self.opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd)
+    }
+
+    /// An ATOMIC WRITE that has no SGE: its bytes came with the request, in `compare_add`.
+    pub fn holds_value(&self) -> bool {
+        self.num_sge == 0 && !self.flags.contains(SendFlags::INLINE)
+    }
+
+    /// What a BIND_MW asks for.
+    pub fn bind(&self) -> Bind {
+        Bind {
+            window: Key(self.imm),
+            rkey: self.rkey,
+            region: Key(self.swap as u32),
+            addr: self.remote_addr,
+            length: self.compare_add,
+            access: Access::from_bits_retain((self.swap >> 32) as u32),
+        }
+    }
+
+    /// Makes it a BIND_MW, of no payload.
+    pub fn set_bind(&mut self, bind: &Bind) {
+        (self.num_sge, self.length) = (0, 0);
+        (self.imm, self.rkey, self.remote_addr) = (bind.window.0, bind.rkey, bind.addr);
+        (self.compare_add, self.swap) =
+            (bind.length, (bind.access.bits() as u64) << 32 | bind.region.0 as u64);
     }
 }
 

@@ -80,6 +80,8 @@ pub enum Refusal {
     Access,
     /// The responder's own receive is bad.
     Operational,
+    /// Refused without an answer.
+    Silent,
 }
 
 /// An arriving request.

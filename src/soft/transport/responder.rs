@@ -261,6 +261,10 @@ impl Responder {
             Refusal::Invalid => Syndrome::Nak(NakCode::InvalidRequest),
             Refusal::Access => Syndrome::Nak(NakCode::RemoteAccess),
             Refusal::Operational => Syndrome::Nak(NakCode::RemoteOperational),
+            Refusal::Silent => {
+                self.dead = true;
+                return;
+            }
         };
         self.dead = refusal != Refusal::NotReady;
         self.nak(psn, syndrome);

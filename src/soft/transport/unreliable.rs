@@ -61,9 +61,9 @@ impl Sender {
         false
     }
 
-    /// Goes on with request `wqe` after a failure (SQE back to RTS).
-    pub fn resume(&mut self, wqe: u64) {
-        if self.dead {
+    /// Goes on with request `wqe` after a failure (SQE back to RTS); those before `tail` are complete.
+    pub fn resume(&mut self, wqe: u64, tail: u64) {
+        if self.dead || self.wqe < tail {
             (self.wqe, self.sent, self.dead) = (wqe, 0, false);
         }
     }

@@ -235,7 +235,7 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
 
 /// What urxe has; all else says EOPNOTSUPP by the default table.
 static OPS: verbs_context_ops = {
-    use super::{address, domains, memory, post, qp, queues};
+    use super::{address, domains, memory, post, qp, queues, window};
     verbs_context_ops {
         alloc_parent_domain: Some(domains::alloc_parent_domain),
         alloc_td: Some(domains::alloc_td),
@@ -245,7 +245,10 @@ static OPS: verbs_context_ops = {
         detach_mcast: Some(qp::detach_mcast),
         advise_mr: Some(memory::advise_mr),
         alloc_dm: Some(memory::alloc_dm),
+        alloc_mw: Some(window::alloc_mw),
+        alloc_null_mr: Some(memory::alloc_null_mr),
         alloc_pd: Some(memory::alloc_pd),
+        bind_mw: Some(window::bind_mw),
         close_xrcd: Some(address::close_xrcd),
         create_ah: Some(address::create_ah),
         create_cq: Some(queues::create_cq),
@@ -254,6 +257,7 @@ static OPS: verbs_context_ops = {
         create_qp_ex: Some(qp::create_qp_ex),
         create_srq: Some(queues::create_srq),
         create_srq_ex: Some(queues::create_srq_ex),
+        dealloc_mw: Some(window::dealloc_mw),
         dealloc_pd: Some(memory::dealloc_pd),
         dereg_mr: Some(memory::dereg_mr),
         destroy_ah: Some(address::destroy_ah),
@@ -277,6 +281,7 @@ static OPS: verbs_context_ops = {
         query_rt_values: Some(query_rt_values),
         query_srq: Some(queues::query_srq),
         reg_dm_mr: Some(memory::reg_dm_mr),
+        reg_dmabuf_mr: Some(memory::reg_dmabuf_mr),
         reg_mr: Some(memory::reg_mr),
         req_notify_cq: Some(post::req_notify_cq),
         rereg_mr: Some(memory::rereg_mr),

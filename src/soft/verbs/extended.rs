@@ -2,7 +2,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::work::can_send;
-use super::{AhObject, CqObject, Polled, QpObject, object};
+use super::{AhObject, CqObject, Polled, QpObject, object, window};
 use crate::abi::*;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
@@ -131,7 +131,7 @@ unsafe extern "C" fn read_wallclock(c: *mut ibv_cq_ex) -> u64 {
     clock::to_wallclock(unsafe { polled(c).time })
 }
 
-const SEND_OPS: [(u64, WrOpcode); 7] = [
+const SEND_OPS: [(u64, WrOpcode); 12] = [
     (IBV_QP_EX_WITH_RDMA_WRITE, WrOpcode::Write),
     (IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, WrOpcode::WriteImm),
     (IBV_QP_EX_WITH_SEND, WrOpcode::Send),
@@ -139,6 +139,11 @@ const SEND_OPS: [(u64, WrOpcode); 7] = [
     (IBV_QP_EX_WITH_RDMA_READ, WrOpcode::Read),
     (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, WrOpcode::CmpSwap),
     (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, WrOpcode::FetchAdd),
+    (IBV_QP_EX_WITH_LOCAL_INV, WrOpcode::LocalInv),
+    (IBV_QP_EX_WITH_BIND_MW, WrOpcode::BindMw),
+    (IBV_QP_EX_WITH_SEND_WITH_INV, WrOpcode::SendInv),
+    (IBV_QP_EX_WITH_FLUSH, WrOpcode::Flush),
+    (IBV_QP_EX_WITH_ATOMIC_WRITE, WrOpcode::AtomicWrite),
 ];
 
 /// All of these `IBV_QP_EX_WITH_*` are there for this type of QP.
@@ -166,6 +171,11 @@ pub fn fill_qp(c: &mut ibv_qp_ex, kind: QpType, flags: u64) {
     c.wr_rdma_read = has(IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read as _);
     c.wr_atomic_cmp_swp = has(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp as _);
     c.wr_atomic_fetch_add = has(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add as _);
+    c.wr_local_inv = has(IBV_QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv as _);
+    c.wr_bind_mw = has(IBV_QP_EX_WITH_BIND_MW).then_some(wr_bind_mw as _);
+    c.wr_send_inv = has(IBV_QP_EX_WITH_SEND_WITH_INV).then_some(wr_send_inv as _);
+    c.wr_flush = has(IBV_QP_EX_WITH_FLUSH).then_some(wr_flush as _);
+    c.wr_atomic_write = has(IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(wr_atomic_write as _);
 }
 
 /// What `ibv_wr_start` to `ibv_wr_complete` collect. It lies beside the send queue, whose lock is not held meanwhile:
@@ -363,6 +373,56 @@ unsafe extern "C" fn wr_atomic_fetch_add(c: *mut ibv_qp_ex, rkey: u32, addr: u64
     // SAFETY: see wr_send.
     unsafe {
         begin(c, WrOpcode::FetchAdd, |w| (w.rkey, w.remote_addr, w.compare_add) = (Key(rkey), addr, add));
+    }
+}
+
+unsafe extern "C" fn wr_send_inv(c: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: see wr_send.
+    unsafe { begin(c, WrOpcode::SendInv, |w| w.imm = rkey) }
+}
+
+unsafe extern "C" fn wr_local_inv(c: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: see wr_send.
+    unsafe { begin(c, WrOpcode::LocalInv, |w| w.imm = rkey) }
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    c: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: see wr_send; the application passes a live window of type 2 and what to bind it to.
+    unsafe {
+        if let Err(e) = window::check_bind(mw, &*info, IBV_MW_TYPE_2) {
+            if let Some((_, build)) = building(c) {
+                build.error = e.0;
+            }
+            return;
+        }
+        let bind = window::bind_of(mw, rkey, &*info);
+        begin(c, WrOpcode::BindMw, |w| w.set_bind(&bind));
+        (*mw).rkey = bind.window.0 & !0xff | rkey & 0xff;
+    }
+}
+
+unsafe extern "C" fn wr_atomic_write(c: *mut ibv_qp_ex, rkey: u32, addr: u64, bytes: *const c_void) {
+    // SAFETY: see wr_send; the application passes 8 readable bytes.
+    unsafe {
+        let value = bytes.cast::<u64>().read_unaligned();
+        begin(c, WrOpcode::AtomicWrite, |w| {
+            (w.rkey, w.remote_addr, w.compare_add, w.length) = (Key(rkey), addr, value, 8);
+        });
+    }
+}
+
+unsafe extern "C" fn wr_flush(c: *mut ibv_qp_ex, rkey: u32, addr: u64, length: usize, types: u8, level: u8) {
+    // SAFETY: see wr_send.
+    unsafe {
+        begin(c, WrOpcode::Flush, |w| {
+            (w.rkey, w.remote_addr, w.compare_add) = (Key(rkey), addr, length as u64);
+            w.swap = u64::from(types) | u64::from(level) << 8;
+        });
     }
 }
 

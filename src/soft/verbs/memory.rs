@@ -1,5 +1,6 @@
 //! Protection domains, memory regions, device memory.
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::ptr;
 
 use super::domains::dealloc_parent_domain;
@@ -66,6 +67,57 @@ pub unsafe extern "C" fn reg_mr(
         let access = Access::from_bits_retain(access as u32);
         match context((*c).context).node.mem.register(&pd.pd, addr as u64, length as u64, iova, access) {
             Ok(mr) => wrap(c, &mr),
+            Err(e) => null(e),
+        }
+    }
+}
+
+/// Registers part of a file, or of whatever else mmap takes, which is mapped for as long as the region is registered.
+pub unsafe extern "C" fn reg_dmabuf_mr(
+    c: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ibv_mr {
+    if fd < 0 {
+        return null(Errno(libc::EBADF));
+    }
+    // SAFETY: the library passes a live PD of urxe; the descriptor is only borrowed, and the kernel says if it is none.
+    unsafe {
+        if inherited((*c).context) {
+            return null(Errno::EIO);
+        }
+        let pd: &PdObject = object(c);
+        let access = Access::from_bits_retain(access as u32);
+        let (mem, fd) = (&context((*c).context).node.mem, BorrowedFd::borrow_raw(fd));
+        match mem.register_file(&pd.pd, fd, (offset, length as u64), iova, access) {
+            Ok(mr) => {
+                let c = wrap(c, &mr);
+                (*c.cast::<verbs_mr>()).mr_type = IBV_MR_TYPE_DMABUF_MR;
+                c
+            }
+            Err(e) => null(e),
+        }
+    }
+}
+
+/// A region that discards what is written and reads as zeros; it has no rkey.
+pub unsafe extern "C" fn alloc_null_mr(c: *mut ibv_pd) -> *mut ibv_mr {
+    // SAFETY: the library passes a live PD of urxe.
+    unsafe {
+        if inherited((*c).context) {
+            return null(Errno::EIO);
+        }
+        let pd: &PdObject = object(c);
+        match context((*c).context).node.mem.register_null(&pd.pd) {
+            Ok(mr) => {
+                let c = wrap(c, &mr);
+                (*c).rkey = 0;
+                (*c.cast::<verbs_mr>()).mr_type = IBV_MR_TYPE_NULL_MR;
+                c
+            }
             Err(e) => null(e),
         }
     }

@@ -8,6 +8,7 @@ mod memory;
 mod post;
 mod qp;
 mod queues;
+mod window;
 mod work;
 
 use std::sync::Arc;
@@ -45,6 +46,11 @@ struct PdObject {
 #[repr(C)]
 struct MrObject {
     c: verbs_mr,
+}
+
+#[repr(C)]
+struct MwObject {
+    c: ibv_mw,
 }
 
 #[repr(C)]

@@ -266,6 +266,8 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             sq.queue = SendQueue::new(0, 0, 0);
             rq.drop_queue();
         }
+        let node = context.node;
+        node.mem.release_windows(qp.num, |key| node.wires.key_is_idle(key));
         context.events.forget(&qp.cookie);
         let given = (*whole).async_events.load(Ordering::SeqCst);
         pthread::wait_acknowledged(

@@ -1,5 +1,5 @@
 //! Send work requests of C programs, checked and copied into the send queue.
-use super::{AhObject, object};
+use super::{AhObject, object, window};
 use crate::abi::*;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
@@ -20,14 +20,15 @@ impl<'a> SendSource<'a> {
 
 /// Opcodes that a type of QP can send (`ibv_post_send(3)`).
 pub fn can_send(kind: QpType, opcode: WrOpcode) -> bool {
-    use WrOpcode::{CmpSwap, FetchAdd, Read, Send, SendImm, Write, WriteImm};
-    match kind {
-        QpType::Rc | QpType::XrcSend => {
-            matches!(opcode, Send | SendImm | Write | WriteImm | Read | CmpSwap | FetchAdd)
+    use WrOpcode::*;
+    match opcode {
+        Send | SendImm => kind != QpType::XrcRecv,
+        Write | WriteImm | SendInv | LocalInv | BindMw => {
+            matches!(kind, QpType::Rc | QpType::Uc | QpType::XrcSend)
         }
-        QpType::Uc => matches!(opcode, Send | SendImm | Write | WriteImm),
-        QpType::Ud => matches!(opcode, Send | SendImm),
-        QpType::XrcRecv => false,
+        Read | CmpSwap | FetchAdd => matches!(kind, QpType::Rc | QpType::XrcSend),
+        // Of XRC, ibv_wr_post(3) says nothing.
+        Flush | AtomicWrite => kind == QpType::Rc,
     }
 }
 
@@ -41,9 +42,15 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
         e
     };
     sq.accepts(qp).map_err(|e| refuse(e, format_args!("the QP is in {:?}, expected RTS", qp.state())))?;
-    let opcode = WrOpcode::from_raw(wr.opcode).filter(|op| can_send(qp.kind, *op)).ok_or_else(|| {
+    // What a FLUSH asks for has no place in an ibv_send_wr.
+    let allowed = |op: &WrOpcode| can_send(qp.kind, *op) && *op != WrOpcode::Flush;
+    let opcode = WrOpcode::from_raw(wr.opcode).filter(allowed).ok_or_else(|| {
         refuse(Errno::EINVAL, format_args!("opcode={} is not for {:?} QPs", wr.opcode, qp.kind))
     })?;
+    if opcode.is_local() {
+        // SAFETY: `SendSource` vouches for the union.
+        return unsafe { write_local(sq, wr, opcode) };
+    }
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     if wr.num_sge < 0 || wr.num_sge as u32 > sq.queue.max_sge() && !flags.contains(SendFlags::INLINE) {
         return Err(refuse(
@@ -95,6 +102,41 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
         if qp.kind == QpType::XrcSend {
             wqe.srqn = wr.qp_type.xrc.remote_srqn & 0xff_ffff;
         }
+    }
+    Ok(())
+}
+
+/// A request that changes keys and has no payload.
+///
+/// # Safety
+/// As for `SendSource::from_wr`.
+#[cold]
+unsafe fn write_local(sq: &mut Requester, wr: &ibv_send_wr, opcode: WrOpcode) -> Result<(), Errno> {
+    let mut bind = None;
+    if opcode == WrOpcode::BindMw {
+        // SAFETY: the opcode says which part of the union is valid; the application's window and region are live.
+        unsafe {
+            let b = wr.tail.bind_mw;
+            window::check_bind(b.mw, &b.bind_info, IBV_MW_TYPE_2)?;
+            bind = Some((b.mw, window::bind_of(b.mw, b.rkey, &b.bind_info)));
+        }
+    }
+    let at = sq.queue.draft().inspect_err(|_| {
+        let depth = sq.queue.depth();
+        explain(format_args!(
+            "ibv_post_send wr_id={}: the send queue is full (max_send_wr={depth})",
+            wr.wr_id
+        ));
+    })?;
+    let wqe = sq.queue.wqe_mut(at);
+    wqe.wr_id = wr.wr_id;
+    wqe.opcode = opcode;
+    wqe.flags = SendFlags::from_bits_truncate(wr.send_flags) - SendFlags::INLINE;
+    wqe.imm = wr.imm_data;
+    if let Some((mw, bind)) = bind {
+        wqe.set_bind(&bind);
+        // SAFETY: a live window; programs read the rkey there.
+        unsafe { (*mw).rkey = bind.window.0 & !0xff | bind.rkey.0 & 0xff };
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 use super::layout::{QpView, What};
 use super::own::Own;
 use super::peer::{Peer, State};
-use crate::soft::mem::PdId;
+use crate::soft::mem::{PdId, Via};
 use crate::soft::types::{Access, Key, QpState, QpType, Qpn};
 use crate::sys::process_vm::{self, Copied, Iovec, Way};
 use crate::sys::{clock, errno::Errno};
@@ -61,7 +61,8 @@ pub unsafe fn access(own: &Own, peer: &Peer, what: &OneSided, local: &[Iovec]) -
     let qp = remote.qp(what.dst_qpn).filter(|qp| admits(qp, own.nonce(), what, need));
     let start = qp.and_then(|qp| {
         let region = remote.region(what.rkey)?;
-        region.resolve(Key(what.rkey), PdId(qp.pd), what.addr, what.len as u64, need).ok()
+        let via = Via::Qp(what.dst_qpn);
+        region.resolve(Key(what.rkey), PdId(qp.pd), via, what.addr, what.len as u64, need).ok()
     });
     let Some(start) = start else { return Direct::UseRing };
     // SAFETY: the local pieces are the caller's promise; the remote range is registered and stays so while announced.

@@ -107,7 +107,7 @@ impl Flow {
                 let more = match sending {
                     Sending::Reliable(r) => r.transmit(now, &mut side, out, BURST),
                     Sending::Unreliable(s) => {
-                        s.resume(side.sq.queue.next);
+                        s.resume(side.sq.queue.next, side.sq.queue.tail);
                         s.transmit(&mut side, out, BURST)
                     }
                 };

@@ -261,6 +261,7 @@ fn take_datagram(qp: &Qp, received: &Received<'_>, packet: &Packet, deth: Deth, 
     if rq.begin_datagram(qp, request, deth.qkey, &grh) && rq.place(qp, Run::of(payload)).is_ok() {
         let ending = Ending {
             imm: packet.imm,
+            invalidate: None,
             solicited: packet.bth.solicited,
             sl: received.traffic_class >> 5,
             no_grh: false,

@@ -4,7 +4,7 @@ use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request, Responder};
 use crate::soft::qp::{Nak, Qp};
 use crate::soft::transport::{Arrival, End, Op, ReceiveSide, Refusal, SendSide};
-use crate::soft::types::{EventType, Key, QpState, SendFlags, WcStatus};
+use crate::soft::types::{EventType, Key, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
 /// The send half of a QP, whose lock is held.
 pub(super) struct Sends<'a> {
@@ -21,6 +21,14 @@ impl SendSide for Sends<'_> {
             return Some(Err(status));
         }
         let wqe = self.sq.queue.wqe(n);
+        // UC has no packet for the first, and no connection has one for the others yet.
+        let unknown = match wqe.opcode {
+            WrOpcode::SendInv => self.qp.kind == QpType::Uc,
+            opcode => matches!(opcode, WrOpcode::Flush | WrOpcode::AtomicWrite),
+        };
+        if unknown {
+            return Some(Err(WcStatus::LocQpOpErr));
+        }
         Some(Ok(Op {
             opcode: wqe.opcode,
             length: wqe.length,
@@ -51,9 +59,17 @@ impl SendSide for Sends<'_> {
 
     fn complete(&mut self, n: u64) {
         // A full CQ may have flushed it already.
-        if self.sq.queue.tail == n {
-            self.sq.complete_oldest_with(self.qp, WcStatus::Success);
+        if self.sq.queue.tail != n {
+            return;
         }
+        // Nothing has begun behind a local request: its turn is when those before it are done.
+        if n < self.sq.queue.head
+            && self.sq.queue.wqe(n).opcode.is_local()
+            && let Err(status) = self.sq.carry_out_local(self.qp, n)
+        {
+            return self.sq.doom(self.qp, n, status);
+        }
+        self.sq.complete_oldest_with(self.qp, WcStatus::Success);
     }
 
     fn fail(&mut self, n: u64, status: WcStatus) {
@@ -94,7 +110,12 @@ impl ReceiveSide for Receives<'_> {
     }
 
     fn finish(&mut self, end: End) -> Result<(), Refusal> {
-        let ending = Ending { imm: end.imm, solicited: end.solicited, ..Ending::default() };
+        let ending = Ending {
+            imm: end.imm,
+            invalidate: end.invalidate,
+            solicited: end.solicited,
+            ..Ending::default()
+        };
         Ok(self.rq.finish(self.qp, ending)?)
     }
 
@@ -137,6 +158,7 @@ impl From<Nak> for Refusal {
             Nak::InvalidRequest => Refusal::Invalid,
             Nak::RemoteAccess => Refusal::Access,
             Nak::RemoteOp => Refusal::Operational,
+            Nak::Silent => Refusal::Silent,
         }
     }
 }

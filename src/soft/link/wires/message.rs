@@ -43,7 +43,8 @@ impl Refusal {
             Refusal::Nak(Nak::InvalidRequest, _) => 2,
             Refusal::Nak(Nak::RemoteAccess, _) => 3,
             Refusal::Nak(Nak::RemoteOp, _) => 4,
-            Refusal::Gone => 5,
+            // Silence is what nobody's answer would be.
+            Refusal::Nak(Nak::Silent, _) | Refusal::Gone => 5,
         }
     }
 

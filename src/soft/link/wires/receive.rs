@@ -256,6 +256,7 @@ pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result
             (request.compare_add, request.swap) = (compare, swap_add);
         }
     }
+    let invalidate = (op == WrOpcode::SendInv).then_some(Key(h.imm));
     match op {
         WrOpcode::Read if qp.is_reliable() => {
             if rq.outbox.open_answers() >= rq.max_dest_rd_atomic.max(1) as usize {
@@ -269,7 +270,13 @@ pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result
             let before = rq.atomic(qp, &request)?;
             return Ok(Step::Answer(Answer::Atomic(psn, before)));
         }
-        WrOpcode::Send | WrOpcode::SendImm | WrOpcode::Write | WrOpcode::WriteImm => {}
+        WrOpcode::AtomicWrite if qp.is_reliable() => {
+            return rq.atomic_write(qp, &request).map(|()| Step::Accepted);
+        }
+        WrOpcode::Flush if qp.is_reliable() => {
+            return rq.flush_memory(qp, &request).map(|()| Step::Accepted);
+        }
+        WrOpcode::Send | WrOpcode::SendImm | WrOpcode::SendInv | WrOpcode::Write | WrOpcode::WriteImm => {}
         _ => return rq.refuse_malformed(qp),
     }
     if h.flags & FIRST != 0 {
@@ -285,7 +292,7 @@ pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result
         return Ok(Step::More);
     }
     let imm = matches!(op, WrOpcode::SendImm | WrOpcode::WriteImm).then_some(h.imm);
-    rq.finish(qp, Ending { imm, solicited: h.flags & SOLICITED != 0, ..Ending::default() })?;
+    rq.finish(qp, Ending { imm, invalidate, solicited: h.flags & SOLICITED != 0, ..Ending::default() })?;
     Ok(Step::Accepted)
 }
 
@@ -325,6 +332,7 @@ fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
         // Nobody hears of a datagram that is lost at the receiver.
         let ending = Ending {
             imm,
+            invalidate: None,
             solicited: h.flags & SOLICITED != 0,
             sl: h.spare as u8,
             no_grh: h.spare & NO_GRH != 0,

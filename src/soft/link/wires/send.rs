@@ -88,7 +88,20 @@ fn send(
     if matches!(opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd) {
         // Where the answer will go is checked now: the responder must not do in vain what it does only once.
         sq.check_places(qp, at)?;
-        return Ok(if put_request(qp, sq, at, wire, to, wrote) { Sent::Whole } else { Sent::Stuck });
+        let operands = (wqe.compare_add, wqe.swap);
+        return Ok(if put_request(qp, sq, at, wire, to, operands, wrote) {
+            Sent::Whole
+        } else {
+            Sent::Stuck
+        });
+    }
+    if matches!(opcode, WrOpcode::AtomicWrite | WrOpcode::Flush) {
+        let operands = sq.operands(qp, at)?;
+        return Ok(if put_request(qp, sq, at, wire, to, operands, wrote) {
+            Sent::Whole
+        } else {
+            Sent::Stuck
+        });
     }
     Ok(if put_message(qp, sq, at, wire, to, 0, wrote)? { Sent::Whole } else { Sent::Stuck })
 }
@@ -126,8 +139,8 @@ pub fn put_message(
 
 fn header(qp: &Qp, wqe: &Wqe, to: Qpn, psn: Psn) -> Header {
     let ext = match wqe.opcode {
-        WrOpcode::Send | WrOpcode::SendImm if qp.kind != QpType::XrcSend => Ext::None,
-        WrOpcode::CmpSwap | WrOpcode::FetchAdd => Ext::Atomic {
+        WrOpcode::Send | WrOpcode::SendImm | WrOpcode::SendInv if qp.kind != QpType::XrcSend => Ext::None,
+        WrOpcode::CmpSwap | WrOpcode::FetchAdd | WrOpcode::AtomicWrite | WrOpcode::Flush => Ext::Atomic {
             addr: wqe.remote_addr,
             rkey: wqe.rkey.0,
             aux: wqe.srqn,
@@ -177,9 +190,20 @@ fn put_piece(
     Ok(true)
 }
 
-fn put_request(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn, wrote: &mut bool) -> bool {
+fn put_request(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    wire: &Wire,
+    to: Qpn,
+    operands: (u64, u64),
+    wrote: &mut bool,
+) -> bool {
     let psn = sq.psn_of(at);
     let mut header = header(qp, sq.queue.wqe(at), to, psn);
+    if let Ext::Atomic { compare, swap_add, .. } = &mut header.ext {
+        (*compare, *swap_add) = operands;
+    }
     header.flags |= FIRST | LAST;
     if !put(wire, &header) {
         return false;
@@ -226,6 +250,7 @@ fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<
         // SAFETY: the pieces are checked spans of registered memory, or inline bytes, held during the call.
         unsafe { direct::access(own, &wire.peer, &what, pieces) == Direct::Done }
     })
+    .map(|done| done == Some(true))
 }
 
 /// The ring has room for a datagram of `length` bytes; where it has not, `qp` goes on when it has.
