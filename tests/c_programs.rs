@@ -51,6 +51,16 @@ fn placements() {
 }
 
 #[test]
+fn port_events() {
+    let veth = ["-rn", "ip", "link", "add", "pe0", "type", "veth", "peer", "name", "pe1"];
+    if !Command::new("unshare").args(veth).status().is_ok_and(|s| s.success()) {
+        eprintln!("skipped: no network namespaces of veth pairs here");
+        return;
+    }
+    builds("port_events").iter().for_each(|build| run_alone("port_events", build));
+}
+
+#[test]
 fn every_expected_output_has_its_program() {
     for entry in fs::read_dir(root().join("c-tests/expected")).expect("c-tests/expected") {
         let file = entry.expect("an entry").file_name().into_string().expect("UTF-8");

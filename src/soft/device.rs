@@ -179,14 +179,17 @@ impl Device {
 /// Width times speed of the port in units of 100 Mbit/s, as `ibv_query_port_speed` gives it: four lanes of 25 Gbit/s.
 pub const PORT_SPEED: u64 = 4 * 250;
 
-/// `ibv_query_port` of port 1, which is always up: this host can be reached without any network.
+/// `ibv_query_port` of port 1. It is up unless its main interface went down; this host can be reached in any case.
 pub fn port_attr(gids: &GidTable) -> ibv_port_attr {
     /// IBV_PORT_PHYS_STATE LinkUp, width 4X, and the speed of EDR, as ibv_devinfo decodes them.
     const LINK_UP: u8 = 5;
+    /// IBV_PORT_PHYS_STATE Disabled.
+    const DISABLED: u8 = 3;
     const WIDTH_4X: u8 = 2;
     const SPEED_EDR: u8 = 32;
     let mut a = ibv_port_attr::zeroed();
-    a.state = IBV_PORT_ACTIVE as _;
+    let is_up = gids.is_up();
+    a.state = if is_up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN } as _;
     a.max_mtu = Mtu::B4096.raw();
     a.active_mtu = gids.active_mtu().raw();
     a.gid_tbl_len = gids.len() as _;
@@ -197,7 +200,7 @@ pub fn port_attr(gids: &GidTable) -> ibv_port_attr {
     a.active_width = WIDTH_4X;
     a.active_speed = SPEED_EDR;
     a.active_speed_ex = u32::from(SPEED_EDR);
-    a.phys_state = LINK_UP;
+    a.phys_state = if is_up { LINK_UP } else { DISABLED };
     match port_lid() {
         0 => {
             a.link_layer = IBV_LINK_LAYER_ETHERNET as _;

@@ -108,6 +108,9 @@ pub fn start(node: &'static Node) {
     if let Some(fd) = node.timers.fd() {
         let _ = node.engine.epoll.add(fd.as_fd(), epoll::IN, TIMER_TOKEN);
     }
+    if let Some(fd) = node.gids().fd() {
+        let _ = node.engine.epoll.add(fd, epoll::IN, GID_TOKEN);
+    }
     let before = signal::block_all();
     let spawned =
         std::thread::Builder::new().name("anyverbs".into()).stack_size(256 * 1024).spawn(move || run(node));
@@ -185,7 +188,7 @@ fn handle(node: &'static Node, event: &Event) {
             }
         }
         UDP_TOKEN => node.udp.readable(node),
-        GID_TOKEN => {}
+        GID_TOKEN => node.events.look(node.gids()),
         token => node.wires.event(node, token),
     }
 }

@@ -35,6 +35,8 @@ const OVERHEAD: u32 = 80;
 pub struct GidTable {
     rows: Lock<Rows>,
     watch: Watch,
+    /// For the progress thread, whose look no caller of ours may take away.
+    alarm: Watch,
     /// Rows changed, and nobody has been told yet.
     news: AtomicBool,
 }
@@ -44,7 +46,16 @@ struct Rows {
     /// An address that has gone leaves its row behind, and gets it back if it comes again.
     rows: Vec<(GidEntry, Presence)>,
     local: BTreeSet<IpAddr>,
+    port: PortInterface,
     main_mtu: u32,
+}
+
+/// The interface that the port goes up and down with.
+#[derive(Clone, Copy, Debug, Default)]
+struct PortInterface {
+    /// 0: none.
+    index: u32,
+    is_down: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,7 +73,12 @@ impl Default for GidTable {
 impl GidTable {
     /// The table as the interfaces are now.
     pub fn new() -> Self {
-        let table = Self { rows: Lock::default(), watch: Watch::new(), news: AtomicBool::new(false) };
+        let table = Self {
+            rows: Lock::default(),
+            watch: Watch::new(),
+            alarm: Watch::new(),
+            news: AtomicBool::new(false),
+        };
         table.rows.lock().scan();
         table
     }
@@ -82,9 +98,25 @@ impl GidTable {
         rows
     }
 
-    /// Readable when [`refresh`](Self::refresh) has something to do.
+    /// Readable when [`rescan`](Self::rescan) has something to do.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.fd()
+        self.alarm.fd()
+    }
+
+    /// Looks at the interfaces whatever has been seen of them: whether addresses came or went since the last call, and
+    /// whether the port is up.
+    pub fn rescan(&self) -> (bool, bool) {
+        self.alarm.changed();
+        let mut rows = self.rows.lock();
+        self.watch.changed();
+        let changed = rows.scan();
+        (self.news.swap(false, Relaxed) | changed, !rows.port.is_down)
+    }
+
+    /// The port is down while the interface that was the main one when it was last up is down. Where there has been none
+    /// but loopback, it is up: this host can always be reached.
+    pub fn is_up(&self) -> bool {
+        !self.current().port.is_down
     }
 
     /// Rows, vacant ones included: `gid_tbl_len`.
@@ -131,6 +163,16 @@ impl GidTable {
     }
 }
 
+impl PortInterface {
+    /// While it is there and down, the port is down, whatever other interfaces there are.
+    fn follow(&mut self, interfaces: &[Interface], main: Option<&Interface>) {
+        self.is_down = interfaces.iter().any(|i| i.index == self.index && !i.up);
+        if !self.is_down {
+            self.index = main.filter(|i| !i.loopback).map_or(0, |i| i.index);
+        }
+    }
+}
+
 impl Rows {
     fn get(&self, index: usize) -> Option<&GidEntry> {
         self.rows.get(index).filter(|(_, p)| *p == Presence::Here).map(|(e, _)| e)
@@ -150,6 +192,7 @@ impl Rows {
     fn update(&mut self, interfaces: &[Interface], default_route: Option<&str>) -> bool {
         self.local = interfaces.iter().flat_map(|i| &i.addresses).copied().collect();
         let main = main_interface(interfaces, default_route);
+        self.port.follow(interfaces, main);
         self.main_mtu = main.map_or(u32::MAX, |i| i.mtu);
         let mut wanted = Vec::new();
         let others = interfaces.iter().filter(|i| i.up && main.is_none_or(|m| m.index != i.index));
@@ -277,6 +320,25 @@ mod tests {
     }
 
     #[test]
+    fn the_port_goes_down_with_its_main_interface() {
+        let lo = interface(1, "lo", 65536, &["127.0.0.1"]);
+        let (a, b) = (interface(2, "a", 1500, &["10.0.0.2"]), interface(3, "b", 1500, &["10.0.0.3"]));
+        let down = Interface { up: false, ..a.clone() };
+        let mut rows = Rows::default();
+        let mut port = |list: &[Interface]| {
+            rows.update(list, None);
+            (rows.port.is_down, rows.port.index)
+        };
+        assert_eq!(port(&[lo.clone()]), (false, 0));
+        assert_eq!(port(&[lo.clone(), a.clone(), b.clone()]), (false, 2));
+        assert_eq!(port(&[lo.clone(), down.clone(), b.clone()]), (true, 2), "b does not stand in");
+        assert_eq!(port(&[lo.clone(), a, b.clone()]), (false, 2));
+        assert_eq!(port(&[lo.clone(), down, b.clone()]), (true, 2));
+        assert_eq!(port(&[lo.clone(), b]), (false, 3), "a is gone for good");
+        assert_eq!(port(&[lo]), (false, 0));
+    }
+
+    #[test]
     fn loopback_is_listed_only_where_nothing_else_is() {
         let mut rows = Rows::default();
         rows.update(&[interface(1, "lo", 65536, &["127.0.0.1", "::1"])], None);
@@ -370,7 +432,12 @@ mod tests {
 
     #[test]
     fn active_mtu_is_what_the_main_interface_carries() {
-        let table = GidTable { rows: Lock::default(), watch: Watch::new(), news: AtomicBool::new(false) };
+        let table = GidTable {
+            rows: Lock::default(),
+            watch: Watch::new(),
+            alarm: Watch::new(),
+            news: AtomicBool::new(false),
+        };
         let mtu = |bytes| {
             table.rows.lock().update(&[interface(2, "eth0", bytes, &["10.0.0.2"])], None);
             table.active_mtu()

@@ -13,6 +13,7 @@ pub mod mcast;
 pub mod mem;
 pub mod modify;
 pub mod node;
+pub mod port;
 pub mod qp;
 pub mod srq;
 pub mod timers;

@@ -11,6 +11,7 @@ use super::link::udp::port::Port;
 use super::link::wires::Wires;
 use super::mcast::Groups;
 use super::mem::{DmPool, MemTable, PdTable};
+use super::port::PortEvents;
 use super::qp::Qp;
 use super::srq::Srq;
 use super::timers::Timers;
@@ -39,6 +40,8 @@ pub struct Node {
     /// The way to other hosts.
     pub udp: Port,
     gids: GidTable,
+    /// What happens to the port, told to every context.
+    pub events: PortEvents,
     /// The multicast groups of its QPs.
     pub groups: Groups,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
@@ -91,6 +94,7 @@ impl Node {
             wires,
             udp: Port::new(),
             gids: GidTable::new(),
+            events: PortEvents::default(),
             groups: Groups::default(),
             qps: RwLock::default(),
             qp_epoch: AtomicU32::new(0),
@@ -156,7 +160,6 @@ impl Node {
 
     /// A GID of the table; EINVAL beyond it, ENODATA for an empty slot.
     pub fn gid(&self, index: u32) -> Result<Gid, Errno> {
-        self.gids.refresh();
         match self.gids.gid(index as usize) {
             None => Err(Errno::EINVAL),
             Some(gid) if gid.is_zero() => Err(Errno::ENODATA),

@@ -30,6 +30,9 @@ impl Provider for Soft {
         let device = device::listed(false).into_iter().nth(token).ok_or(Errno::ENODEV)?;
         let node = node::node()?;
         let events = Arc::new(AsyncQueue::new()?);
+        node.events.add(&events);
+        // From now on somebody must see when the port changes.
+        node.wires.start(node);
         let cmd_fd = OwnedFd::from(EventFd::new()?).into_raw_fd();
         let context =
             Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device }));
@@ -123,7 +126,6 @@ unsafe fn count(kind: EventType, element: usize) {
 unsafe fn query_gid(c: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
     // SAFETY: a live context of urxe.
     let gids = unsafe { gids(c) };
-    gids.refresh();
     match gids.get(index as usize) {
         Some(entry) if port == 1 => Ok(row(index as usize, &entry)),
         None if port == 1 && (index as usize) < gids.len() => Err(Errno::ENODATA),
@@ -134,7 +136,6 @@ unsafe fn query_gid(c: *mut ibv_context, port: u32, index: u32) -> Result<ibv_gi
 unsafe fn gid_table(c: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> {
     // SAFETY: a live context of urxe.
     let gids = unsafe { gids(c) };
-    gids.refresh();
     Ok(gids.entries().iter().map(|(index, entry)| row(*index, entry)).collect())
 }
 
@@ -204,7 +205,6 @@ unsafe extern "C" fn query_port(c: *mut ibv_context, port: u8, attr: *mut ibv_po
     // SAFETY: the library passes a live context and room for the whole struct.
     unsafe {
         let gids = gids(c);
-        gids.refresh();
         attr.write(device::port_attr(gids));
     }
     0

@@ -29,6 +29,11 @@ pub struct Numbers {
 }
 
 impl Wires {
+    /// Starts the progress thread, once.
+    pub fn start(&self, node: &'static Node) {
+        self.started.get_or_init(|| engine::start(node));
+    }
+
     /// A number for a new QP; claims a slot where needed. ENOMEM when all are in use.
     pub fn claim_qpn(&self, node: &'static Node) -> Result<Qpn, Errno> {
         self.claim(node, &self.qpns, "ibv_create_qp: no queue pair number")
@@ -50,7 +55,7 @@ impl Wires {
     }
 
     fn claim(&self, node: &'static Node, numbers: &Lock<Numbers>, missing: &str) -> Result<Qpn, Errno> {
-        self.started.get_or_init(|| engine::start(node));
+        self.start(node);
         let mut numbers = numbers.lock();
         if numbers.slots == 0 || numbers.given == INDICES {
             match self.slot_number(node, numbers.slots) {
