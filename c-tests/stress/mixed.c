@@ -417,6 +417,7 @@ int main(int argc, char **argv)
         hear(SECOND_FD, &i, sizeof(i));
         ends[0].number = 2 * i + 1;
         run_all(ends, 1);
+        return 0;
     } else {
         for (int i = 0; i < PAIRS; i++) {
             int pair[2];
