@@ -329,7 +329,7 @@ mod tests {
             rows.update(list, None);
             (rows.port.is_down, rows.port.index)
         };
-        assert_eq!(port(&[lo.clone()]), (false, 0));
+        assert_eq!(port(std::slice::from_ref(&lo)), (false, 0));
         assert_eq!(port(&[lo.clone(), a.clone(), b.clone()]), (false, 2));
         assert_eq!(port(&[lo.clone(), down.clone(), b.clone()]), (true, 2), "b does not stand in");
         assert_eq!(port(&[lo.clone(), a, b.clone()]), (false, 2));
