@@ -10,5 +10,5 @@ pub fn root() -> PathBuf {
 
 /// True where the kernel has at least one RDMA device in this network namespace.
 pub fn kernel_has_devices() -> bool {
-    std::fs::read_dir(root().join("class/infiniband")).is_ok_and(|mut entries| entries.next().is_some())
+    crate::sys::folder::has_entries(&root().join("class/infiniband"))
 }

@@ -3,6 +3,7 @@ pub mod clock;
 pub mod epoll;
 pub mod errno;
 pub mod eventfd;
+pub mod folder;
 pub mod fork;
 pub mod futex;
 pub mod guard;
@@ -24,4 +25,10 @@ pub mod timerfd;
 pub fn is_setuid() -> bool {
     // SAFETY: getauxval, and the id calls, have no preconditions.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 || libc::getuid() != libc::geteuid() }
+}
+
+/// The view library is loaded: this process finds the embedded devices below /sys and /dev.
+pub fn has_view() -> bool {
+    // SAFETY: the name is a C string.
+    unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"anyverbs_view".as_ptr()).is_null() }
 }

@@ -165,11 +165,15 @@ fn row(index: usize, entry: &GidEntry) -> ibv_gid_entry {
 }
 
 fn found(d: Device) -> Found {
+    // Paths are told where the view library makes them lead somewhere.
+    let path = |folder: &str, name: &str| {
+        if crate::sys::has_view() { format!("{folder}/{name}") } else { String::new() }
+    };
     Found {
+        dev_path: path("/sys/class/infiniband_verbs", &d.node),
+        ibdev_path: path("/sys/class/infiniband", &d.name),
         name: d.name,
         dev_name: d.node,
-        dev_path: String::new(),
-        ibdev_path: String::new(),
         node_type: IBV_NODE_CA,
         transport_type: IBV_TRANSPORT_IB,
         guid: u64::from_ne_bytes(d.guid),

@@ -1,0 +1,56 @@
+//! `anyverbs run`: the environment that makes a program use our libraries, and exec.
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
+};
+
+use clap::Args;
+
+use crate::libraries;
+
+/// The program and what it gets.
+#[derive(Args)]
+pub struct Run {
+    /// The program, looked for as a shell does
+    program: OsString,
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+impl Run {
+    /// Becomes the program; what is returned is for when it cannot be started: 127 not found, 126 otherwise, as in a shell.
+    pub fn exec(self) -> ExitCode {
+        let folder = match libraries::folder() {
+            Ok(folder) => folder,
+            Err(why) => return fail(&self.program, &why, 126),
+        };
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        // libibverbs first: a program may bring another one under a name of its own.
+        let preload = [libraries::VERBS, libraries::VIEW].map(|name| folder.join(name).into_os_string());
+        command.env("LD_PRELOAD", joined(preload, "LD_PRELOAD"));
+        command.env("LD_LIBRARY_PATH", joined([folder.into_os_string()], "LD_LIBRARY_PATH"));
+        if env::var_os("ANYVERBS_EXPLAIN").is_none() {
+            command.env("ANYVERBS_EXPLAIN", "1");
+        }
+        let why = command.exec();
+        let code = if why.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        fail(&self.program, &why, code)
+    }
+}
+
+/// `first`, then what the variable holds, with colons.
+fn joined<const N: usize>(first: [OsString; N], name: &str) -> OsString {
+    let given = env::var_os(name).filter(|value| !value.is_empty());
+    let all: Vec<OsString> = first.into_iter().chain(given).collect();
+    all.join(OsStr::new(":"))
+}
+
+fn fail(program: &OsStr, why: &io::Error, code: u8) -> ExitCode {
+    eprintln!("anyverbs run {}: {why}", program.display());
+    ExitCode::from(code)
+}
