@@ -72,6 +72,8 @@ static void there_and_back(struct ibv_ah *ah)
                yes(filled(b.buffer + GRH, sizes[i], i)));
     }
     header(b.buffer);
+    /* On Ethernet the completion tells in `sl` that the header is RoCE v2's (8) and whether it is IPv4 (2) or IPv6 (1). */
+    printf("  told of it %s\n", yes(wc.sl == (8 | (v4_mapped(&b.gid) ? 2 : 1))));
 
     back = NEED(ibv_create_ah_from_wc(b.pd, &wc, (struct ibv_grh *)(void *)b.buffer, PORT));
     ZERO(recv_one(&a, 20, 0, 4096));

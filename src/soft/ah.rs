@@ -36,6 +36,15 @@ impl Address {
     }
 }
 
+/// What the completion of a datagram says in `sl` on Ethernet, which has no service levels: bit 3 that the packet had a UDP
+/// header, bits 0 to 2 whether the GRH area holds an IPv6 (1) or an IPv4 header (2). The completion has to tell (IBA Annex
+/// A17.4.5.1); this is where NICs put it and UCX looks for it.
+pub fn packet_type(grh: &[u8; 40]) -> u8 {
+    const UDP: u8 = 8;
+    let version = grh[0] >> 4;
+    UDP | if version == 6 { 1 } else { 2 }
+}
+
 /// An address handle.
 #[derive(Debug)]
 pub struct Ah {

@@ -1,5 +1,175 @@
-//! `anyverbs doctor`.
-use std::process::ExitCode;
+//! `anyverbs doctor`: what this machine offers the embedded device, one line each, and what to do where something is missing.
+use std::{
+    fs, io,
+    net::UdpSocket,
+    process::{Command, ExitCode, Stdio},
+};
+
+use crate::libraries;
+
+/// How a line begins.
+enum Verdict {
+    Good,
+    /// It works with a loss, which the line names.
+    Note,
+    Bad,
+}
+
+/// Prints all lines; fails if the device cannot be used at all.
 pub fn doctor() -> ExitCode {
-    ExitCode::SUCCESS
+    let mut usable = true;
+    let mut say = |topic: &str, (verdict, text): (Verdict, String)| {
+        let mark = match verdict {
+            Verdict::Good => "ok  ",
+            Verdict::Note => "note",
+            Verdict::Bad => "BAD ",
+        };
+        usable &= !matches!(verdict, Verdict::Bad);
+        println!("{mark} {topic}: {text}");
+    };
+    say("libraries", library());
+    for (topic, line) in devices() {
+        say(&topic, line);
+    }
+    say("kernel devices", kernel_devices());
+    say("cross-memory attach", cross_memory());
+    say("UDP port 4791", wire_port());
+    say("locked memory", locked_memory());
+    say("processors", processors());
+    if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn library() -> (Verdict, String) {
+    match libraries::folder() {
+        Ok(folder) => (Verdict::Good, folder.display().to_string()),
+        Err(why) => (Verdict::Bad, why.to_string()),
+    }
+}
+
+/// The devices with their GIDs, as a program under `anyverbs run` sees them: this program itself, started that way.
+fn devices() -> Vec<(String, (Verdict, String))> {
+    let shown = std::env::current_exe().and_then(|own| {
+        Command::new(own).args(["run", "sh", "-c", LIST]).stdin(Stdio::null()).stderr(Stdio::null()).output()
+    });
+    let text = match shown {
+        Ok(shown) => String::from_utf8_lossy(&shown.stdout).into_owned(),
+        Err(why) => return vec![("devices".into(), (Verdict::Bad, why.to_string()))],
+    };
+    let mut lines: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(topic, text)| (topic.to_string(), (Verdict::Good, text.to_string())))
+        .collect();
+    if lines.is_empty() {
+        let why = "no embedded device is listed: ANYVERBS_SOFT=0 hides it, kernel devices hide it unless ANYVERBS_SOFT=1";
+        lines.push(("devices".into(), (Verdict::Bad, why.into())));
+    }
+    lines
+}
+
+/// One line a device and one a GID, topic and text with a tab between; kernel devices are not ours to tell of.
+const LIST: &str = r#"
+for path in /sys/class/infiniband/*; do
+    test -r "$path/hca_type" || continue
+    read type < "$path/hca_type"
+    test "$type" = urxe || continue
+    name=${path##*/}
+    read state < "$path/ports/1/state"; read rate < "$path/ports/1/rate"; read layer < "$path/ports/1/link_layer"
+    printf '%s\t%s, %s, %s\n' "$name" "${state#*: }" "$layer" "$rate"
+    index=0
+    while test -r "$path/ports/1/gids/$index"; do
+        read gid < "$path/ports/1/gids/$index"
+        interface=; kind=
+        test -r "$path/ports/1/gid_attrs/ndevs/$index" && read interface < "$path/ports/1/gid_attrs/ndevs/$index"
+        test -r "$path/ports/1/gid_attrs/types/$index" && read kind < "$path/ports/1/gid_attrs/types/$index"
+        printf '%s GID %s\t%s %s %s\n' "$name" "$index" "$gid" "$kind" "$interface"
+        index=$((index + 1))
+    done
+done
+"#;
+
+fn kernel_devices() -> (Verdict, String) {
+    let names: Vec<String> = fs::read_dir("/sys/class/infiniband")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    match names.is_empty() {
+        true => (Verdict::Good, "none; the embedded device is listed without being asked for".into()),
+        false => (
+            Verdict::Note,
+            format!("{}; ANYVERBS_SOFT=1 lists the embedded device beside them", names.join(" ")),
+        ),
+    }
+}
+
+/// Whether a process may read another one's memory, tried with a child.
+fn cross_memory() -> (Verdict, String) {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let scope =
+        scope.as_deref().map_or("no Yama".to_string(), |text| format!("ptrace_scope {}", text.trim()));
+    let asked = scope == "ptrace_scope 1";
+    let rings = "READ and WRITE between processes go through rings, with one copy more";
+    match (read_of_child(), asked) {
+        (Ok(()), true) => {
+            (Verdict::Good, format!("allowed ({scope}: peers ask for it, unless ANYVERBS_PTRACER=0)"))
+        }
+        (Ok(()), false) => (Verdict::Good, format!("allowed ({scope})")),
+        (Err(why), _) => (Verdict::Note, format!("refused ({scope}; {why}): {rings}")),
+    }
+}
+
+fn read_of_child() -> io::Result<()> {
+    let word = 0x1234_5678_u64;
+    let mut read = 0_u64;
+    // SAFETY: the child only waits for a signal, which is async-signal-safe; both buffers have the told length, and the child has the
+    // same word at the same address.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::pause();
+            libc::_exit(0);
+        }
+        if child < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let to = libc::iovec { iov_base: (&raw mut read).cast(), iov_len: size_of::<u64>() };
+        let from = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: size_of::<u64>() };
+        let count = libc::process_vm_readv(child, &to, 1, &from, 1, 0);
+        let result = if count == 8 && read == word { Ok(()) } else { Err(io::Error::last_os_error()) };
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+        result
+    }
+}
+
+/// One process of a host and network namespace can have it.
+fn wire_port() -> (Verdict, String) {
+    match UdpSocket::bind(("0.0.0.0", 4791)) {
+        Ok(_) => (Verdict::Good, "free: other hosts can be reached".into()),
+        Err(why) => (
+            Verdict::Note,
+            format!("{why}: another process or the kernel's rdma_rxe has it; only this host can be reached"),
+        ),
+    }
+}
+
+fn locked_memory() -> (Verdict, String) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is a valid struct that the call fills.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    let amount = match limit.rlim_cur {
+        libc::RLIM_INFINITY => "unlimited".into(),
+        bytes => format!("{} KiB", bytes / 1024),
+    };
+    (Verdict::Good, format!("{amount}; the embedded device locks none"))
+}
+
+fn processors() -> (Verdict, String) {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    match count {
+        1 => (Verdict::Note, "1: two processes that poll take turns, by whole time slices".into()),
+        n => (Verdict::Good, n.to_string()),
+    }
 }

@@ -51,7 +51,7 @@ macro_rules! by_path {
         ///
         /// # Safety
         /// As for libc's.
-        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             static NEXT: Next = Next::new(match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
@@ -122,7 +122,7 @@ by_path! {
 ///
 /// # Safety
 /// As for libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, buf: *mut c_char) -> *mut c_char {
     static NEXT: Next = Next::new(c"realpath");
     let Some(next) = NEXT.get() else { return ptr::null_mut() };
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn realpath(path: *const c_char, buf: *mut c_char) -> *mut
 ///
 /// # Safety
 /// As for libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn __realpath_chk(path: *const c_char, buf: *mut c_char, room: size_t) -> *mut c_char {
     static NEXT: Next = Next::new(c"__realpath_chk");
     let Some(next) = NEXT.get() else { return ptr::null_mut() };
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn __realpath_chk(path: *const c_char, buf: *mut c_char, r
 ///
 /// # Safety
 /// As for libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
     // SAFETY: the caller's path is a C string.
     unsafe { realpath(path, ptr::null_mut()) }
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn canonicalize_file_name(path: *const c_char) -> *mut c_c
 ///
 /// # Safety
 /// As for libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     tree::remove();
     // SAFETY: the call does not return.
@@ -186,7 +186,8 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 ///
 /// # Safety
 /// As for libc's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case)]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: as for `_exit`.
     unsafe { _exit(status) }

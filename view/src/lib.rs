@@ -6,6 +6,10 @@
 //! - `tree`: the view as a private folder of text files and links, made when first looked at and removed at exit.
 //! - `content`: what stands in it.
 //! - `verbs`: what libibverbs in this process says of its devices.
+#![cfg_attr(test, allow(dead_code))]
+
+// A test program keeps its own libc.
+#[cfg(not(test))]
 mod calls;
 mod content;
 mod path;
@@ -13,6 +17,6 @@ mod tree;
 mod verbs;
 
 /// libibverbs looks for this name, and tells paths below `/sys` and `/dev` only where it finds it.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)]
 pub static anyverbs_view: u32 = 1;

@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn only_the_views_paths_are_ours() {
-        for path in ["/sys/class/infiniband", "/sys/class/infiniband/urxe0/ports", "/dev/infiniband/uverbs0"] {
+        for path in ["/sys/class/infiniband", "/sys/class/infiniband/urxe0/ports", "/dev/infiniband/uverbs0"]
+        {
             assert!(is_ours(path.as_bytes()), "{path}");
         }
         for path in ["/sys/class/infiniband_mad/x", "/dev/infinibands", "/home/infiniband", "/dev", "/"] {

@@ -4,7 +4,7 @@ use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
     env,
-    ffi::{CString, OsString, c_char, c_int},
+    ffi::{CStr, CString, OsString, c_char, c_int},
     fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
@@ -39,15 +39,21 @@ pub struct Seen {
 /// `given` must be null or a C string.
 pub unsafe fn look(dirfd: c_int, given: *const c_char) -> Option<Seen> {
     // SAFETY: the caller vouches for the string.
-    let maybe = !given.is_null() && path::may_match(unsafe { std::ffi::CStr::from_ptr(given) }.to_bytes());
-    if !maybe || INSIDE.get() || GONE.load(Ordering::Relaxed) {
+    let text = if given.is_null() { &[] } else { unsafe { CStr::from_ptr(given) }.to_bytes() };
+    if !path::may_match(text) || INSIDE.get() || GONE.load(Ordering::Relaxed) {
         return None;
     }
     // SAFETY: errno is this thread's.
     let errno = unsafe { *libc::__errno_location() };
     let _inside = Inside::enter();
     // SAFETY: as above.
-    let seen = unsafe { path::absolute(dirfd, given) }.and_then(find);
+    let mut seen = unsafe { path::absolute(dirfd, given) }.and_then(find);
+    // A link that is named with a slash behind it is followed.
+    if let Some(seen) = &mut seen
+        && (text.ends_with(b"/") || text.ends_with(b"/."))
+    {
+        seen.real = CString::new([seen.real.as_bytes(), b"/"].concat()).unwrap_or_default();
+    }
     // SAFETY: errno is this thread's.
     unsafe { *libc::__errno_location() = errno };
     seen
@@ -158,7 +164,8 @@ impl Tree {
             // SAFETY: the function stays loaded: the library is linked with `-z nodelete`.
             unsafe { libc::atexit(at_exit) };
         }
-        let mut tree = Tree { pid: own_pid(), root, entries: BTreeMap::new(), removal: Vec::new(), _lock: lock };
+        let mut tree =
+            Tree { pid: own_pid(), root, entries: BTreeMap::new(), removal: Vec::new(), _lock: lock };
         tree.write(content::entries(&devices));
         Some(tree)
     }

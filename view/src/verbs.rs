@@ -152,14 +152,14 @@ impl Library {
         // SAFETY: each symbol is the C function of that name, whose signature the field has.
         unsafe {
             Some(Library {
-                get_device_list: std::mem::transmute::<*mut c_void, _>(symbol(c"ibv_get_device_list")?),
-                free_device_list: std::mem::transmute::<*mut c_void, _>(symbol(c"ibv_free_device_list")?),
-                open_device: std::mem::transmute::<*mut c_void, _>(symbol(c"ibv_open_device")?),
-                close_device: std::mem::transmute::<*mut c_void, _>(symbol(c"ibv_close_device")?),
-                query_device: std::mem::transmute::<*mut c_void, _>(symbol(c"ibv_query_device")?),
-                query_port: std::mem::transmute::<*mut c_void, _>(symbol(c"ibv_query_port")?),
-                query_pkey: std::mem::transmute::<*mut c_void, _>(symbol(c"ibv_query_pkey")?),
-                query_gid_table: std::mem::transmute::<*mut c_void, _>(symbol(c"_ibv_query_gid_table")?),
+                get_device_list: function(c"ibv_get_device_list")?,
+                free_device_list: function(c"ibv_free_device_list")?,
+                open_device: function(c"ibv_open_device")?,
+                close_device: function(c"ibv_close_device")?,
+                query_device: function(c"ibv_query_device")?,
+                query_port: function(c"ibv_query_port")?,
+                query_pkey: function(c"ibv_query_pkey")?,
+                query_gid_table: function(c"_ibv_query_gid_table")?,
             })
         }
     }
@@ -252,7 +252,17 @@ fn text(field: &[c_char]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A function of libibverbs: the one that the program sees, or that of the library as the loader finds it.
+/// A function of libibverbs.
+///
+/// # Safety
+/// `F` must be a function pointer of the named function's signature.
+unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the caller vouches for the type, and the address is that of a function.
+    symbol(name).map(|address| unsafe { std::mem::transmute_copy(&address) })
+}
+
+/// The address of a function of libibverbs: the one that the program sees, or that of the library as the loader finds it.
 fn symbol(name: &CStr) -> Option<*mut c_void> {
     static LOADED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     // SAFETY: both take C strings; a library that was loaded stays.

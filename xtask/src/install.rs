@@ -1,4 +1,4 @@
-//! `cargo xtask install --prefix P [--destdir D]`: library, links, headers and the pkg-config file.
+//! `cargo xtask install --prefix P [--destdir D]`: libraries, links, the `anyverbs` command, headers and the pkg-config file.
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -34,6 +34,7 @@ pub fn install(args: &[String]) -> Result<(), String> {
 
 fn put(base: &Path, prefix: &str) -> io::Result<()> {
     stage::lay_out(&stage::target().join("release/libibverbs.so"), &base.join("lib"))?;
+    stage::lay_out_tools(&stage::target().join("release"), base)?;
     let root = stage::root();
     copy_tree(&root.join("include"), &base.join("include"))?;
     let pc = base.join("lib/pkgconfig");

@@ -19,8 +19,8 @@ cargo xtask demo                             build, run a server and a client ov
 cargo xtask test [--distro sid] [-v] [NAME]  run everything, or the steps whose name contains NAME
 cargo xtask bench [REPETITIONS]              latency and bandwidth beside their floors; target/bench.json
 cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
-cargo xtask install --prefix P [--destdir D] library, links, headers, pkg-config file
-cargo xtask stage                            build the library and print the folder for LD_LIBRARY_PATH";
+cargo xtask install --prefix P [--destdir D] libraries, links, anyverbs, headers, pkg-config file
+cargo xtask stage                            build libraries and tools, print the folder for LD_LIBRARY_PATH";
 
 fn main() -> ExitCode {
     end_children_on_signals();

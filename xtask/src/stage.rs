@@ -12,6 +12,8 @@ use crate::run;
 /// SONAME, and the file name that rdma-core 65 uses under it.
 pub const SONAME: &str = "libibverbs.so.1";
 pub const FULL_NAME: &str = "libibverbs.so.1.18.65.0";
+/// The preload library that shows urxe0 under /sys and /dev.
+const VIEW: &str = "libanyverbs-view.so";
 
 /// Where the library and our C programs lie.
 pub struct Stage {
@@ -64,28 +66,36 @@ pub fn stage() -> Result<Stage, String> {
     Ok(Stage { lib, public })
 }
 
-/// Builds the release library and makes the folder with the links; returns it. `ANYVERBS_LIBRARY` names a built one to take instead.
+/// Builds libraries and tools for release and lays them out as `lib` and `bin`; returns `lib`. `ANYVERBS_LIBRARY` names a built
+/// libibverbs to take instead.
 pub fn library() -> Result<PathBuf, String> {
-    let built = match env::var_os("ANYVERBS_LIBRARY") {
-        Some(file) => PathBuf::from(file),
-        None => {
-            run::inherit(cargo(&["build", "--release", "--package", "ibverbs", "--lib"]))?;
-            target().join("release/libibverbs.so")
-        }
+    const ALL: [&str; 8] =
+        ["build", "--release", "-p", "anyverbs-view", "-p", "anyverbs-tools", "-p", "ibverbs"];
+    let (built, packages) = match env::var_os("ANYVERBS_LIBRARY") {
+        Some(file) => (PathBuf::from(file), &ALL[..6]),
+        None => (target().join("release/libibverbs.so"), &ALL[..]),
     };
-    let lib = target().join("anyverbs/lib");
-    lay_out(&built, &lib).map_err(|e| format!("{}: {e}", lib.display()))?;
+    run::inherit(cargo(packages))?;
+    let place = target().join("anyverbs");
+    let lib = place.join("lib");
+    lay_out(&built, &lib)
+        .and_then(|()| lay_out_tools(&target().join("release"), &place))
+        .map_err(|e| format!("{}: {e}", place.display()))?;
     Ok(lib)
+}
+
+/// Copies the view library and the `anyverbs` command from `built` into `place`/lib and `place`/bin.
+pub fn lay_out_tools(built: &Path, place: &Path) -> io::Result<()> {
+    fs::create_dir_all(place.join("lib"))?;
+    fs::create_dir_all(place.join("bin"))?;
+    replace(&built.join("libanyverbs_view.so"), &place.join("lib").join(VIEW), 0o644)?;
+    replace(&built.join("anyverbs"), &place.join("bin/anyverbs"), 0o755)
 }
 
 /// Copies `built` into `lib` under its full name, with the links `libibverbs.so -> .so.1 -> full name`.
 pub fn lay_out(built: &Path, lib: &Path) -> io::Result<()> {
     fs::create_dir_all(lib)?;
-    // Replaced by rename: a process that has the old file mapped keeps it.
-    let new = lib.join(".new");
-    fs::copy(built, &new)?;
-    fs::set_permissions(&new, fs::Permissions::from_mode(0o644))?;
-    fs::rename(&new, lib.join(FULL_NAME))?;
+    replace(built, &lib.join(FULL_NAME), 0o644)?;
     for (link, to) in [(SONAME, FULL_NAME), ("libibverbs.so", SONAME)] {
         let link = lib.join(link);
         if fs::symlink_metadata(&link).is_ok() {
@@ -94,6 +104,14 @@ pub fn lay_out(built: &Path, lib: &Path) -> io::Result<()> {
         symlink(to, link)?;
     }
     Ok(())
+}
+
+/// Copies by rename: a process that has the old file mapped keeps it.
+fn replace(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+    let new = to.with_extension("new");
+    fs::copy(from, &new)?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(mode))?;
+    fs::rename(&new, to)
 }
 
 /// Compiles each C file of `folder` into a program in `bin`, against our headers and our library.
@@ -125,6 +143,7 @@ fn publish(lib: &Path, bin: &Path) -> io::Result<Public> {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
     }
     lay_out(&lib.join(FULL_NAME), &public.path().join("lib"))?;
+    fs::copy(lib.join(VIEW), public.path().join("lib").join(VIEW))?;
     for entry in fs::read_dir(bin)? {
         let entry = entry?;
         let to = public.path().join("bin").join(entry.file_name());

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::recvq::{RecvQueue, Taken};
 use super::{Nak, Qp};
+use crate::soft::ah;
 use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
 use crate::soft::device;
 use crate::soft::link::wires::Outbox;
@@ -46,7 +47,7 @@ pub struct Ending {
     pub invalidate: Option<Key>,
     /// The sender asked for a solicited event.
     pub solicited: bool,
-    /// UD: service level.
+    /// UD: service level, told on an InfiniBand port.
     pub sl: u8,
     /// UD: the address was a LID; the 40 bytes before the payload mean nothing.
     pub no_grh: bool,
@@ -96,6 +97,8 @@ pub struct Responder {
     pub min_rnr_timer: u8,
     /// UD: requests must carry it.
     pub qkey: u32,
+    /// UD: what the header before the payload of the message that is arriving is, as [`ah::packet_type`] tells.
+    packet_type: u8,
     /// The message that is arriving.
     current: Option<Arriving>,
     /// The receive request it has taken; kept for its memory.
@@ -134,6 +137,7 @@ impl Responder {
             max_dest_rd_atomic: 0,
             min_rnr_timer: 0,
             qkey: 0,
+            packet_type: 0,
             current: None,
             taken: Taken::default(),
             parked: false,
@@ -234,6 +238,7 @@ impl Responder {
         if room.is_none_or(|room| room < needs) {
             return false;
         }
+        self.packet_type = ah::packet_type(grh);
         self.begin(qp, Request { total: None, ..request }).is_ok() && self.place(qp, Run::of(grh)).is_ok()
     }
 
@@ -304,9 +309,9 @@ impl Responder {
         }
         if qp.kind == QpType::Ud {
             cqe.wc_flags |= if ending.no_grh { 0 } else { WC_GRH };
-            cqe.sl = ending.sl;
             // On an InfiniBand port all that comes in comes from this host.
             cqe.slid = device::port_lid();
+            cqe.sl = if cqe.slid == 0 { self.packet_type } else { ending.sl };
         }
         self.complete(qp, cqe, ending.solicited)
     }

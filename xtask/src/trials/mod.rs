@@ -13,13 +13,16 @@ mod hostile;
 mod idle;
 mod install;
 mod kill;
+mod mpi;
 mod netns;
 mod order;
 mod pingpong;
 mod pyverbs;
 pub mod sid;
 mod tools;
+mod ucx;
 mod users;
+mod view;
 
 /// All trials of the default run, in order.
 pub fn all() -> impl Iterator<Item = &'static Trial> {
@@ -36,6 +39,9 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         netns::TRIALS,
         guest::TRIALS,
         pyverbs::TRIALS,
+        view::TRIALS,
+        ucx::TRIALS,
+        mpi::TRIALS,
     ]
     .into_iter()
     .flatten()
