@@ -227,7 +227,7 @@ MAYBE int to_rtr(struct ibv_qp *qp, uint32_t dest, uint32_t psn, const union ibv
 MAYBE int to_rts(struct ibv_qp *qp, uint32_t psn)
 {
     struct ibv_qp_attr attr = {
-        .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
+        .qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
     int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
 
     if (qp->qp_type == IBV_QPT_RC || qp->qp_type == IBV_QPT_XRC_SEND)

@@ -223,8 +223,12 @@ impl Requester {
     /// True if something completed.
     pub fn acked(&mut self, qp: &Qp, psn: Psn) -> bool {
         let before = self.queue.tail;
-        let psn = self.accepted.filter(|known| known.since(psn) > 0).unwrap_or(psn);
-        self.accepted = Some(psn);
+        // A message to a foreign SRQ has the PSN of the next one that is not: its ack says nothing about that.
+        let psn = if self.foreign.is_some() {
+            psn
+        } else {
+            *self.accepted.insert(self.accepted.filter(|known| known.since(psn) > 0).unwrap_or(psn))
+        };
         while self.queue.tail != self.queue.next {
             let wqe = self.queue.wqe(self.queue.tail);
             if psn.since(wqe.psn.plus(wqe.psns.saturating_sub(1))) < 0

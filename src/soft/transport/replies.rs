@@ -32,6 +32,8 @@ impl Reply {
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     queue: VecDeque<Reply>,
+    /// Behind the youngest READ or atomic that was answered in full.
+    answered: Option<Psn>,
     /// Results of the youngest atomics.
     results: VecDeque<(Psn, u64)>,
     kept: usize,
@@ -52,16 +54,24 @@ impl Replies {
     }
 
     pub(super) fn pop(&mut self) {
-        self.queue.pop_front();
+        let end = match self.queue.pop_front() {
+            Some(Reply::Read { psn, .. }) => psn,
+            Some(Reply::Atomic { psn, .. }) => psn.plus(1),
+            _ => return,
+        };
+        if self.answered.is_none_or(|a| end.since(a) > 0) {
+            self.answered = Some(end);
+        }
     }
 
     pub(super) fn clear(&mut self) {
         self.queue.clear();
     }
 
-    /// READs and atomics not answered yet.
+    /// READs and atomics never answered yet. Repeated ones do not count: their requester may have the first answer.
     pub(super) fn data(&self) -> usize {
-        self.queue.iter().filter(|r| r.is_data()).count()
+        let first_time = |r: &&Reply| self.answered.is_none_or(|a| r.psn().since(a) >= 0);
+        self.queue.iter().filter(|r| r.is_data()).filter(first_time).count()
     }
 
     /// Acknowledges everything up to `psn`; one answer stands for all that come before the next data.
@@ -75,6 +85,9 @@ impl Replies {
 
     /// Adds an answer at the end.
     pub(super) fn push(&mut self, reply: Reply) {
+        if reply.is_data() && !self.queue.iter().any(Reply::is_data) {
+            self.answered = Some(reply.psn());
+        }
         if self.queue.len() < MOST {
             self.queue.push_back(reply);
         }
@@ -133,6 +146,19 @@ mod tests {
         assert_eq!(r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>(), [10, 12, 20]);
         r.repeat(read(10), Psn::new(20));
         assert_eq!(r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>(), [10, 20]);
+    }
+
+    #[test]
+    fn repeated_reads_do_not_count_as_outstanding() {
+        let mut r = Replies::new(4);
+        r.push(read(10));
+        r.push(read(20));
+        r.pop();
+        assert_eq!(r.data(), 1);
+        r.repeat(read(5), Psn::new(10));
+        assert_eq!(r.data(), 1);
+        r.repeat(read(20), Psn::new(30));
+        assert_eq!(r.data(), 1);
     }
 
     #[test]

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const BURST: usize = 64;
 /// Packets of READ responses in a row, before others get their turn.
 const ANSWERS: usize = 1024;
+/// How long answers wait when the socket is full, nanoseconds.
+const FULL_PAUSE: u64 = 100_000;
 
 /// The UDP side of a connected QP, from RTR until RESET.
 #[derive(Debug)]
@@ -182,7 +184,7 @@ impl Flow {
         if !r.has_replies() {
             return;
         }
-        let mut more = true;
+        let (mut more, mut pause) = (true, 0);
         port::with_outbox(|out| {
             for _ in 0..ANSWERS / BURST {
                 more = r.transmit(&mut Receives { qp, rq }, out, BURST);
@@ -190,11 +192,16 @@ impl Flow {
                 if !more {
                     break;
                 }
+                // What a slow network has not taken yet must not push out what follows.
+                if !qp.node.udp.has_room() {
+                    pause = FULL_PAUSE;
+                    break;
+                }
             }
         });
         self.unfinished.store(more, Ordering::Relaxed);
         if more {
-            self.set_alarm(qp, Some(clock::now_ns()));
+            self.set_alarm(qp, Some(clock::now_ns() + pause));
         }
     }
 

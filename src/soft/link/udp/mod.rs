@@ -106,6 +106,13 @@ impl Endpoint {
         self.socket.as_raw_fd()
     }
 
+    /// Half of the socket's send buffer is free: a burst of answers will fit.
+    pub fn has_room(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one initialised pollfd.
+        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+    }
+
     /// Takes waiting packets into `batch`, without blocking; how many.
     pub fn receive(&self, batch: &mut RxBatch) -> usize {
         batch.receive(self.fd())

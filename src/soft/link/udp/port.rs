@@ -137,6 +137,11 @@ impl Port {
         }
     }
 
+    /// The kernel would take a burst of packets.
+    pub(super) fn has_room(&self) -> bool {
+        self.endpoint.get().is_none_or(|endpoint| endpoint.has_room())
+    }
+
     /// Takes packets that have arrived, without waiting; true if there were any. Called with no lock held.
     #[inline]
     pub fn poll(&self, node: &Node) -> bool {

@@ -91,6 +91,7 @@ impl Requester {
             }
             self.rnr_retries -= 1;
         }
+        self.unready_at = Some(number);
         self.go_back(number);
         self.timing.wait_for_receiver(now + aeth::rnr_nanos(code));
     }
@@ -104,6 +105,11 @@ impl Requester {
             return self.implied_loss();
         }
         let status = match code {
+            // rxe refuses the packets behind an RNR NAK as well. They are sent again anyway, and nothing was lost.
+            NakCode::PsnSequence if self.timing.waits() || self.unready_at == Some(number) => {
+                self.unready_at = None;
+                return;
+            }
             NakCode::PsnSequence => {
                 if self.retries == 0 {
                     return self.fail_oldest(side, WcStatus::RetryExcErr);

@@ -73,6 +73,8 @@ pub struct Requester {
     rnr_retries: u8,
     /// Where the last implied loss was seen: one resend for each place.
     lost_at: Option<u64>,
+    /// The packet that met no receive last, until a sequence error behind it was seen.
+    unready_at: Option<u64>,
     /// A request that failed on this side; reported when its turn comes.
     broken: Option<(u64, WcStatus)>,
     dead: bool,
@@ -96,6 +98,7 @@ impl Requester {
             retries: patience.retry_cnt,
             rnr_retries: patience.rnr_retry,
             lost_at: None,
+            unready_at: None,
             broken: None,
             dead: false,
         }

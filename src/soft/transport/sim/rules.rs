@@ -1,6 +1,6 @@
 //! Single rules of reliable connections: who waits how long, counts what, and fails how.
 use super::*;
-use crate::soft::wire::{NakCode, Operation, Syndrome};
+use crate::soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Syndrome};
 
 const PATIENCE: Patience = Patience { timeout: 14, retry_cnt: 3, rnr_retry: 2, max_rd_atomic: 2 };
 const TIMEOUT: u64 = 4096 << 14;
@@ -49,6 +49,38 @@ fn late_receive_lets_the_send_through() {
         assert!(net.run(10 * MS));
         assert_eq!(net.hosts[1].receives.arrived[0].0.len(), 1000, "{opcode:?}");
     }
+}
+
+/// rxe refuses what comes behind the RNR NAK with a sequence error, each time, sometimes after the next try.
+#[test]
+fn sequence_errors_behind_a_missing_receive_cost_no_retry() {
+    let mut net = Net::new(15, Patience { rnr_retry: 7, ..PATIENCE });
+    let host = &mut net.hosts[0];
+    for _ in 0..3 {
+        host.sends.post(WrOpcode::Send, 0, vec![1; 10]);
+    }
+    let (mut now, mut out) = (0, Outbox::new());
+    host.requester.transmit(now, &mut host.sends, &mut out, 16);
+    let first = Packet::parse(out.iter().next().expect("a packet")).unwrap().0.bth;
+    let acknowledge = Opcode::new(Transport::Rc, Operation::Acknowledge);
+    let answer = |syndrome| {
+        let bth = Bth::new(acknowledge, first.dest_qpn, first.psn);
+        Packet { aeth: Some(Aeth { syndrome, msn: 0 }), ..Packet::new(bth) }
+    };
+    for round in 0..20 {
+        host.requester.receive(now, &answer(Syndrome::Rnr(1)), &[], &mut host.sends);
+        let late = round % 2 == 1;
+        if late {
+            now += MS;
+            host.requester.timeout(now, &mut host.sends);
+            host.requester.transmit(now, &mut host.sends, &mut out, 16);
+        }
+        host.requester.receive(now, &answer(Syndrome::Nak(NakCode::PsnSequence)), &[], &mut host.sends);
+        now += MS;
+        host.requester.timeout(now, &mut host.sends);
+        host.requester.transmit(now, &mut host.sends, &mut out, 16);
+    }
+    assert_eq!(host.sends.done, []);
 }
 
 #[test]
