@@ -1,6 +1,6 @@
 /*
  * events [-s SEED] [-n COUNT]: two processes exchange COUNT short messages, both blocked in ibv_get_cq_event: arm, poll,
- * wait. Then over several CQs on one channel with O_NONBLOCK and poll(2).
+ * wait. Then over several CQs on one channel with O_NONBLOCK and poll(2), and with a thread cancelled while it waits.
  */
 #include "stress.h"
 
@@ -13,6 +13,8 @@ static struct ibv_cq *cqs[QPS];
 static struct ibv_qp *qps[QPS];
 static struct ibv_mr *mr;
 static unsigned char *memory;
+/* Sends without a completion yet; one in sixteen asks for it. */
+static int outstanding[QPS];
 static struct about me[QPS], peer[QPS];
 
 static void give_receive(int q)
@@ -21,15 +23,6 @@ static void give_receive(int q)
     struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad;
 
     ZERO(ibv_post_recv(qps[q], &wr, &bad));
-}
-
-static void send_to(int q, int signaled)
-{
-    struct ibv_sge sge = {(uintptr_t)memory + 1024, 8, mr->lkey};
-    struct ibv_send_wr wr = {.wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
-                             .send_flags = signaled ? IBV_SEND_SIGNALED : 0}, *bad;
-
-    ZERO(ibv_post_send(qps[q], &wr, &bad));
 }
 
 /* One receive of this CQ; completions of sends are passed over. */
@@ -43,10 +36,29 @@ static int take(int q)
             BAD("wr_id %" PRIu64 ": %s", wc.wr_id, ibv_wc_status_str(wc.status));
         if (wc.wr_id == 1)
             return 1;
+        outstanding[q] -= 16;
     }
     if (n)
         BAD("ibv_poll_cq = %d", n);
     return 0;
+}
+
+static void send_to(int q)
+{
+    static int sends[QPS];
+    int signaled = ++sends[q] % 16 == 0;
+    struct ibv_sge sge = {(uintptr_t)memory + 1024, 8, mr->lkey};
+    struct ibv_send_wr wr = {.wr_id = 2, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+                             .send_flags = signaled ? IBV_SEND_SIGNALED : 0}, *bad;
+
+    /* A reply does not mean that the acknowledgement is here. */
+    for (uint64_t end = now_ms() + 10000; outstanding[q] >= 60;)
+        if (now_ms() > end)
+            BAD("no completion of a send");
+        else if (take(q))
+            BAD("a message that was not asked for");
+    outstanding[q]++;
+    ZERO(ibv_post_send(qps[q], &wr, &bad));
 }
 
 static void wait_blocking(int q)
@@ -92,13 +104,47 @@ static void ping_pong(int fd, int first, long rounds, void (*wait)(int))
         if (wait == wait_blocking)
             q = 0;
         if (first)
-            send_to(q, i % 16 == 15);
+            send_to(q);
         wait(q);
         give_receive(q);
         if (!first)
-            send_to(q, i % 16 == 15);
+            send_to(q);
     }
     together(fd);
+}
+
+static void *wait_for_ever(void *unused)
+{
+    struct ibv_cq *cq;
+    struct ibv_async_event event;
+    void *c;
+
+    if (unused)
+        ibv_get_async_event(context, &event);
+    /* Events may be left from before. */
+    while (!unused && !ibv_get_cq_event(channel, &cq, &c))
+        ibv_ack_cq_events(cq, 1);
+    return NULL;
+}
+
+static void cancelled_thread(int fd, int first)
+{
+    void *result;
+
+    together(fd);
+    for (int which = 0; which < 2; which++) {
+        pthread_t thread;
+
+        ZERO(fcntl(channel->fd, F_SETFL, 0));
+        ZERO(pthread_create(&thread, NULL, wait_for_ever, which ? context : NULL));
+        usleep(20000);
+        ZERO(pthread_cancel(thread));
+        ZERO(pthread_join(thread, &result));
+        if (result != PTHREAD_CANCELED)
+            BAD("the thread was not cancelled");
+    }
+    /* Whoever drove in its place must drive again. */
+    ping_pong(fd, first, 100, wait_blocking);
 }
 
 int main(int argc, char **argv)
@@ -133,6 +179,7 @@ int main(int argc, char **argv)
     for (int q = 0; q < QPS; q++)
         connect_qp(qps[q], &me[q], &peer[q], 18, 7, 7);
     ping_pong(fd, first, count, wait_blocking);
+    cancelled_thread(fd, first);
     ZERO(fcntl(channel->fd, F_SETFL, O_NONBLOCK));
     ping_pong(fd, first, count, wait_polling);
     for (int q = 0; q < QPS; q++) {

@@ -66,7 +66,7 @@ unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq_1_0) -> c_int {
     unsafe { unwrap_if_gone(cq::ibv_destroy_cq((*cq).real_cq), cq) }
 }
 
-unsafe extern "C" fn get_cq_event(
+unsafe extern "C-unwind" fn get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq_1_0,
     cq_context: *mut *mut c_void,
@@ -208,7 +208,7 @@ unsafe extern "C" fn detach_mcast(qp: *mut ibv_qp_1_0, gid: *const ibv_gid, lid:
 }
 
 /// Gives an event whose element is the wrapper.
-unsafe extern "C" fn get_async_event(ctx: *mut ibv_context_1_0, event: *mut ibv_async_event) -> c_int {
+unsafe extern "C-unwind" fn get_async_event(ctx: *mut ibv_context_1_0, event: *mut ibv_async_event) -> c_int {
     // SAFETY: see `create_cq`; a real object's context is its wrapper.
     unsafe {
         let result = event::ibv_get_async_event((*ctx).real_context, event);

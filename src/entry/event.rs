@@ -3,9 +3,11 @@ use super::compat_1_0;
 use crate::abi::*;
 use crate::core::convention::{code, given, minus_one, nothing, pointer, refuse};
 use crate::core::gid::library;
-use crate::provider::context;
+use crate::provider::{Look, context};
+use crate::sys::epoll::wait_cancellable;
 use crate::sys::pthread;
 use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::RawFd;
 
 export!(ibv_create_comp_channel => "ibv_create_comp_channel" @@ "IBVERBS_1.0");
 export!(ibv_destroy_comp_channel => "ibv_destroy_comp_channel" @@ "IBVERBS_1.0");
@@ -46,10 +48,32 @@ pub(super) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
 }
 
 /// Waits for the next completion event, or fails with EAGAIN on an O_NONBLOCK fd.
-pub(super) unsafe extern "C" fn ibv_get_cq_event(
+pub(super) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
+) -> c_int {
+    let mut look = Look::First;
+    loop {
+        let mut waits = None;
+        // SAFETY: the caller's promises are this function's.
+        let result = unsafe { look_for_cq_event(channel, cq, cq_context, look, &mut waits) };
+        match waits {
+            None => return result,
+            // Outside the fence against panics: a thread may be cancelled while it waits.
+            Some(fd) => look = if wait_cancellable(fd) { Look::Woken } else { Look::Interrupted },
+        }
+    }
+}
+
+/// # Safety
+/// A live channel or NULL, places for both answers or NULL.
+unsafe fn look_for_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+    look: Look,
+    waits: &mut Option<RawFd>,
 ) -> c_int {
     minus_one(|| {
         given(channel, "ibv_get_cq_event", "channel")?;
@@ -57,7 +81,10 @@ pub(super) unsafe extern "C" fn ibv_get_cq_event(
         // SAFETY: a live channel; the CQ of an event lives until the event is acknowledged; places for both answers.
         unsafe {
             let ctx = (*channel).context;
-            let of = (library(ctx)?.get_cq_event)(channel)?;
+            let Some(of) = (library(ctx)?.get_cq_event)(channel, look)? else {
+                *waits = Some((*channel).fd);
+                return Ok(0);
+            };
             *cq = of;
             if !cq_context.is_null() {
                 *cq_context = (*of).cq_context;
@@ -88,16 +115,39 @@ pub(super) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, n: c_uint) {
 }
 
 /// Waits for the context's next asynchronous event, or fails with EAGAIN on an O_NONBLOCK fd.
-pub(super) unsafe extern "C" fn ibv_get_async_event(
+pub(super) unsafe extern "C-unwind" fn ibv_get_async_event(
     ctx: *mut ibv_context,
     event: *mut ibv_async_event,
+) -> c_int {
+    let mut look = Look::First;
+    loop {
+        let mut waits = None;
+        // SAFETY: the caller's promises are this function's.
+        let result = unsafe { look_for_async_event(ctx, event, look, &mut waits) };
+        match waits {
+            None => return result,
+            Some(fd) => look = if wait_cancellable(fd) { Look::Woken } else { Look::Interrupted },
+        }
+    }
+}
+
+/// # Safety
+/// A live context or NULL, room for the event or NULL.
+unsafe fn look_for_async_event(
+    ctx: *mut ibv_context,
+    event: *mut ibv_async_event,
+    look: Look,
+    waits: &mut Option<RawFd>,
 ) -> c_int {
     minus_one(|| {
         given(ctx, "ibv_get_async_event", "context")?;
         given(event, "ibv_get_async_event", "event")?;
         // SAFETY: a live context and room for the event.
         unsafe {
-            let next = (library(ctx)?.get_async_event)(ctx)?;
+            let Some(next) = (library(ctx)?.get_async_event)(ctx, look)? else {
+                *waits = Some((*ctx).async_fd);
+                return Ok(0);
+            };
             *event = ibv_async_event::zeroed();
             (*event).event_type = next.event_type;
             match affected(next.event_type) {

@@ -205,8 +205,8 @@ static LIBRARY: LibraryOps = {
             unsafe { drop_fresh(channel) };
             Ok(())
         },
-        get_cq_event: |_| Err(Errno::EAGAIN),
-        get_async_event: |_| Ok(AsyncEvent { element: 1, event_type: IBV_EVENT_PORT_ACTIVE }),
+        get_cq_event: |_, _| Err(Errno::EAGAIN),
+        get_async_event: |_, _| Ok(Some(AsyncEvent { element: 1, event_type: IBV_EVENT_PORT_ACTIVE })),
         query_gid: |_, port, index| match (port, index) {
             (1, 0 | 2) => Ok(row(index)),
             (1, 1) => Err(Errno::ENODATA),

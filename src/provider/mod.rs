@@ -69,6 +69,17 @@ pub struct AsyncEvent {
     pub event_type: u32,
 }
 
+/// What a thread that asks for an event has done before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Nothing.
+    First,
+    /// It waited, and the fd is readable.
+    Woken,
+    /// It waited until a signal came.
+    Interrupted,
+}
+
 /// The calls that stand in no ops table because rdma-core's library serves them from the kernel itself (facts/abi.md 5.4).
 ///
 /// All are called with live objects of a context whose library ops these are.
@@ -77,11 +88,11 @@ pub struct LibraryOps {
     pub create_comp_channel: unsafe fn(*mut ibv_context) -> Result<*mut ibv_comp_channel, Errno>,
     /// Frees a channel that no CQ uses.
     pub destroy_comp_channel: unsafe fn(*mut ibv_comp_channel) -> Result<(), Errno>,
-    /// Takes the oldest event off a channel and counts it as handed out to its CQ; waits unless the application set
-    /// O_NONBLOCK on the fd (then EAGAIN).
-    pub get_cq_event: unsafe fn(*mut ibv_comp_channel) -> Result<*mut ibv_cq, Errno>,
-    /// Takes the oldest asynchronous event and counts it as handed out to its object; waits as `get_cq_event` does.
-    pub get_async_event: unsafe fn(*mut ibv_context) -> Result<AsyncEvent, Errno>,
+    /// Takes the oldest event off a channel and counts it as handed out to its CQ. None: the caller waits until the fd is
+    /// readable, and looks again. EAGAIN instead where the application set O_NONBLOCK on the fd.
+    pub get_cq_event: unsafe fn(*mut ibv_comp_channel, Look) -> Result<Option<*mut ibv_cq>, Errno>,
+    /// Takes the oldest asynchronous event and counts it as handed out to its object; None as `get_cq_event`.
+    pub get_async_event: unsafe fn(*mut ibv_context, Look) -> Result<Option<AsyncEvent>, Errno>,
     /// Row `index` of a port's GID table; ENODATA where the row is empty, EINVAL where there is no such row or port.
     pub query_gid: unsafe fn(*mut ibv_context, u32, u32) -> Result<ibv_gid_entry, Errno>,
     /// All rows that are not empty, of all ports.

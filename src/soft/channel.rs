@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::engine;
 use super::types::EventType;
+use crate::provider::Look;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
 use crate::sys::fork;
 use crate::sys::lock::Lock;
+use crate::sys::signal;
 
 /// A completion channel. Its fd is an epoll fd over its own doorbell and those of all peers, so that the woken thread
 /// itself drives the engine and is woken once.
@@ -63,13 +65,19 @@ impl CompChannel {
         self.queue.push(|| Some(cookie.load(Ordering::Relaxed)).filter(|cookie| *cookie != 0));
     }
 
-    /// The oldest event, waiting for one unless the application set O_NONBLOCK on the fd: then EAGAIN.
-    /// `taken` is called with it before anybody can destroy the CQ. EIO in a forked child.
-    pub fn next_event(&self, taken: impl Fn(&usize)) -> Result<usize, Errno> {
+    /// The oldest event. None: the thread waits until the fd is readable and looks again; EAGAIN if the application set
+    /// O_NONBLOCK. `taken` is called with it before anybody can destroy the CQ. EIO in a forked child, EINTR as read(2).
+    pub fn next_event(&self, look: Look, taken: impl Fn(&usize)) -> Result<Option<usize>, Errno> {
         self.queue.is_ours()?;
+        if look != Look::First {
+            engine::end_wait();
+        }
         loop {
             if let Some(cookie) = self.queue.pop(&taken) {
-                return Ok(cookie);
+                return Ok(Some(cookie));
+            }
+            if look == Look::Interrupted && !signal::all_restart() {
+                return Err(Errno::EINTR);
             }
             if engine::sweep() {
                 continue;
@@ -77,7 +85,9 @@ impl CompChannel {
             if engine::is_nonblocking(self.fd()) {
                 return Err(Errno::EAGAIN);
             }
-            engine::wait_for(self.fd(), || !self.queue.is_empty())?;
+            if engine::begin_wait(|| !self.queue.is_empty())? {
+                return Ok(None);
+            }
         }
     }
 
@@ -109,19 +119,18 @@ impl AsyncQueue {
         });
     }
 
-    /// The oldest event, waiting for one unless the application set O_NONBLOCK on the fd: then EAGAIN.
-    /// `taken` is called with it before anybody can destroy the object that it names. EIO in a forked child.
-    pub fn next_event(&self, taken: impl Fn(&AsyncEvent)) -> Result<AsyncEvent, Errno> {
+    /// The oldest event. None: the thread waits until the fd is readable and looks again; EAGAIN if the application set
+    /// O_NONBLOCK. `taken` is called with it before anybody can destroy the object that it names. EIO in a forked child,
+    /// EINTR as read(2).
+    pub fn next_event(&self, look: Look, taken: impl Fn(&AsyncEvent)) -> Result<Option<AsyncEvent>, Errno> {
         self.queue.is_ours()?;
-        loop {
-            if let Some(event) = self.queue.pop(&taken) {
-                return Ok(event);
-            }
-            if engine::is_nonblocking(self.fd()) {
-                return Err(Errno::EAGAIN);
-            }
-            engine::wait_readable(self.fd.as_fd())?;
+        if let Some(event) = self.queue.pop(&taken) {
+            return Ok(Some(event));
         }
+        if look == Look::Interrupted && !signal::all_restart() {
+            return Err(Errno::EINTR);
+        }
+        if engine::is_nonblocking(self.fd()) { Err(Errno::EAGAIN) } else { Ok(None) }
     }
 
     /// No events of the object from now on, and those queued are dropped; before that object goes.

@@ -53,6 +53,8 @@ pub struct Engine {
 thread_local! {
     /// Looks for work, and those of them in a row that found none.
     static POLLS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    /// It waits for the descriptors of the process.
+    static WAITING: Waiting = const { Waiting(Cell::new(false)) };
 }
 
 impl Engine {
@@ -277,34 +279,54 @@ pub fn expect_doorbells() {
     }
 }
 
-/// Drives the engine until `fd` is readable or `ready` says so; then the caller looks again. EINTR as read(2) has it.
-pub fn wait_for(fd: RawFd, ready: impl Fn() -> bool) -> Result<(), Errno> {
+/// This thread is about to wait for the descriptors of the process: until `end_wait` messages wake it instead of the
+/// progress thread. False when it need not wait: there was something, or `ready` says so.
+pub fn begin_wait(ready: impl Fn() -> bool) -> Result<bool, Errno> {
     let Some(node) = node::existing() else { return Err(Errno::EIO) };
-    let engine = &node.engine;
-    engine.waiters.fetch_add(1, Ordering::SeqCst);
+    WAITING.with(|waiting| waiting.begin(node));
     fall_asleep(node);
     node.wires.nudge();
-    let mut outcome = Ok(());
-    if !sweep_of(node) && !ready() {
-        // SAFETY: the caller's object owns the descriptor and outlives the call.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        outcome = wait_readable(fd);
-        handle_events(node, 0);
+    let waits = !sweep_of(node) && !ready();
+    if !waits {
+        end_wait();
     }
-    if engine.waiters.fetch_sub(1, Ordering::SeqCst) == 1 && engine.is_aside.load(Ordering::SeqCst) {
-        futex::wake(&engine.waiters);
-    }
-    outcome
+    Ok(waits)
 }
 
-/// Waits until `fd` is readable. EINTR when a signal came whose handler does not ask for restarting.
-pub fn wait_readable(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    while epoll::poll(fd, epoll::IN, -1) == 0 {
-        if !signal::all_restart() {
-            return Err(Errno::EINTR);
+/// The wait is over: what woke it is handled.
+pub fn end_wait() {
+    let Some(node) = node::existing() else { return };
+    handle_events(node, 0);
+    WAITING.with(|waiting| waiting.end(node));
+}
+
+/// Whether a thread waits; a thread that is cancelled meanwhile stops being counted when it ends.
+struct Waiting(Cell<bool>);
+
+impl Waiting {
+    fn begin(&self, node: &Node) {
+        if !self.0.replace(true) {
+            node.engine.waiters.fetch_add(1, Ordering::SeqCst);
         }
     }
-    Ok(())
+
+    fn end(&self, node: &Node) {
+        let engine = &node.engine;
+        if self.0.replace(false)
+            && engine.waiters.fetch_sub(1, Ordering::SeqCst) == 1
+            && engine.is_aside.load(Ordering::SeqCst)
+        {
+            futex::wake(&engine.waiters);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(node) = node::existing() {
+            self.end(node);
+        }
+    }
 }
 
 /// The application set O_NONBLOCK on the descriptor.

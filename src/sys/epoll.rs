@@ -92,6 +92,23 @@ pub fn poll(fd: BorrowedFd<'_>, events: u32, timeout_ms: i32) -> u32 {
     }
 }
 
+/// Waits until `fd` is readable; false when a signal came. A cancelled thread ends here (pthread_cancel(3)) and unwinds
+/// through the callers, which must have nothing to clean up and no fence against panics.
+#[inline(never)]
+pub fn wait_cancellable(fd: RawFd) -> bool {
+    // Declared here, since libc says that it never unwinds; where panics abort nothing else may, either, and a call
+    // without a landing pad lets the unwinding pass.
+    #[cfg(panic = "unwind")]
+    unsafe extern "C-unwind" {
+        fn poll(fds: *mut libc::pollfd, n: libc::nfds_t, timeout_ms: libc::c_int) -> libc::c_int;
+    }
+    #[cfg(not(panic = "unwind"))]
+    use libc::poll;
+    let mut p = libc::pollfd { fd, events: IN as i16, revents: 0 };
+    // SAFETY: one pollfd of ours.
+    unsafe { poll(&mut p, 1, -1) == 1 }
+}
+
 /// Whether `fd` shows one of `events` now or within `timeout_ms`.
 pub fn is_ready(fd: BorrowedFd<'_>, events: u32, timeout_ms: i32) -> bool {
     poll(fd, events, timeout_ms) & events != 0

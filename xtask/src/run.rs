@@ -22,6 +22,9 @@ static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 /// Set by [`kill_all`]: nothing more is started until [`allow`].
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
+/// In the environment of every child, with our process id: so that [`is_ours`] knows even an orphan.
+const MARK: &str = "ANYVERBS_TEST_RUN";
+
 /// A running child, leader of its own process group; dropped, the group is killed.
 pub struct Child {
     inner: process::Child,
@@ -82,6 +85,7 @@ pub fn spawn(mut cmd: Command) -> Result<Child, String> {
         return Err(format!("`{line}` not started: the step ran past its limit"));
     }
     cmd.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    cmd.env(MARK, process::id().to_string());
     unblock_signals(&mut cmd);
     let mut inner = cmd.spawn().map_err(|e| format!("`{line}`: {e}"))?;
     groups().insert(inner.id() as i32);
@@ -269,6 +273,13 @@ pub fn cpu_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// Whether a process was started by us, however far down.
+pub fn is_ours(pid: u32) -> bool {
+    let mark = format!("{MARK}={}", process::id());
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
 }
 
 /// The last `lines` lines of a text.

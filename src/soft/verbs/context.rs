@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{ChannelObject, Context, CqObject, QpObject, SrqObject, context, object};
 use crate::abi::*;
-use crate::provider::{self, AsyncEvent, Found, LibraryOps, Provider};
+use crate::provider::{self, AsyncEvent, Found, LibraryOps, Look, Provider};
 use crate::soft::channel::{AsyncQueue, CompChannel};
 use crate::soft::device::{self, Device};
 use crate::soft::gid::{GidEntry, GidTable};
@@ -86,22 +86,22 @@ unsafe fn destroy_comp_channel(c: *mut ibv_comp_channel) -> Result<(), Errno> {
     Ok(())
 }
 
-unsafe fn get_cq_event(c: *mut ibv_comp_channel) -> Result<*mut ibv_cq, Errno> {
+unsafe fn get_cq_event(c: *mut ibv_comp_channel, look: Look) -> Result<Option<*mut ibv_cq>, Errno> {
     // SAFETY: a live channel of urxe; destroying a CQ takes its events off the channel first, under the same lock.
     unsafe {
         let channel: &ChannelObject = object(c);
-        let cookie = channel.channel.next_event(|cookie| {
+        let cookie = channel.channel.next_event(look, |cookie| {
             let cq = *cookie as *mut ibv_cq;
             object::<_, CqObject>(cq).comp_events.fetch_add(1, Ordering::SeqCst);
         })?;
-        Ok(cookie as *mut ibv_cq)
+        Ok(cookie.map(|cookie| cookie as *mut ibv_cq))
     }
 }
 
-unsafe fn get_async_event(c: *mut ibv_context) -> Result<AsyncEvent, Errno> {
+unsafe fn get_async_event(c: *mut ibv_context, look: Look) -> Result<Option<AsyncEvent>, Errno> {
     // SAFETY: a live context of urxe; destroying an object takes its events off the queue first, under the same lock.
-    let event = unsafe { context(c).events.next_event(|event| count(event.kind, event.element)) }?;
-    Ok(AsyncEvent { element: event.element as u64, event_type: event.kind.raw() })
+    let event = unsafe { context(c).events.next_event(look, |event| count(event.kind, event.element)) }?;
+    Ok(event.map(|event| AsyncEvent { element: event.element as u64, event_type: event.kind.raw() }))
 }
 
 /// Counts an event as handed out to the object that it names.

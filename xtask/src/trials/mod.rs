@@ -94,12 +94,11 @@ fn pair_at(
     if client.ok() && server.ok() { Ok(()) } else { Err(format!("server: {server}\n    client: {client}")) }
 }
 
-/// What a process could leave behind: everything in /dev/shm, abstract sockets, and in the folders that every program of the
-/// machine uses what is named after our trade.
+/// What a process could leave behind: everything in /dev/shm, in the folders that every program of the machine uses what
+/// is named after our trade, and processes of ours that still hold an abstract socket.
 fn traces() -> Vec<String> {
     let ours = |name: &str| ["verbs", "urxe", "rdma", "shm", "ring"].iter().any(|part| name.contains(part));
-    let mut all = abstract_names(Path::new("/proc/self/net/unix"));
-    all.retain(|name| ours(name));
+    let mut all = held_sockets();
     for dir in ["/dev/shm", "/tmp", "/run", "/var/tmp"] {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -111,13 +110,38 @@ fn traces() -> Vec<String> {
     all
 }
 
+/// `process PID holds @NAME` for each abstract socket of a process that we started.
+fn held_sockets() -> Vec<String> {
+    let mut all = Vec::new();
+    let names = abstract_sockets(Path::new("/proc/self/net/unix"));
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if !run::is_ours(pid) {
+            continue;
+        }
+        for fd in fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
+            let to = fs::read_link(fd.path()).unwrap_or_default().display().to_string();
+            let held = names.iter().find(|(inode, _)| to == format!("socket:[{inode}]"));
+            all.extend(held.map(|(_, name)| format!("process {pid} holds {name}")));
+        }
+    }
+    all
+}
+
 /// The abstract socket names in a `/proc/PID/net/unix`.
 fn abstract_names(table: &Path) -> Vec<String> {
+    abstract_sockets(table).into_iter().map(|(_, name)| name).collect()
+}
+
+/// Inode and name of each abstract socket in a `/proc/PID/net/unix`.
+fn abstract_sockets(table: &Path) -> Vec<(String, String)> {
     let text = fs::read(table).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     text.lines()
-        .filter_map(|line| line.split_whitespace().nth(7))
-        .filter(|n| n.starts_with('@'))
-        .map(String::from)
+        .filter_map(|line| {
+            let mut fields = line.split_whitespace().skip(6);
+            let (inode, name) = (fields.next()?, fields.next()?);
+            name.starts_with('@').then(|| (inode.to_string(), name.to_string()))
+        })
         .collect()
 }
 
@@ -128,7 +152,7 @@ fn nothing_left(before: &[String]) -> Result<(), String> {
     };
     run::until(Duration::from_secs(3), || left().is_empty());
     let left = left();
-    if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(" "))) }
+    if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
 }
 
 /// A small generator for random moments; its seed is printed by who makes one.
