@@ -79,6 +79,8 @@ static void server(int fd, struct ibv_context *context, int last)
             window.addr = 0;
         ZERO(ibv_post_send(s.qp, &wr, &bad));
         wc = next_wc(s.cq);
+        if (wc.status != IBV_WC_SUCCESS)
+            die("bind: %s", ibv_wc_status_str(wc.status));
         printf("bound: %s\n", ibv_wc_status_str(wc.status));
         tell(fd, &window, sizeof(window));
         if (round < ROUNDS - 1) {

@@ -6,7 +6,7 @@ use std::{env, fs, process::Command};
 
 use toolchain::{
     have,
-    programs::{Place, builds, public_build, run_pair},
+    programs::{Place, builds, our_build, public_build, run_pair},
     run, try_run,
 };
 
@@ -36,6 +36,8 @@ fn between_two_hosts() {
     for name in PAIRS {
         run_pair(name, &builds(name)[0], &hosts.server(), &hosts.client());
     }
+    // Its headers are newer than those of some distributions.
+    run_pair("placements", &our_build("placements"), &hosts.server(), &hosts.client());
 }
 
 #[test]

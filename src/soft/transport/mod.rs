@@ -25,9 +25,9 @@ pub const WINDOW: u32 = 64;
 /// A work request, as far as its packets are concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
-    /// SEND, WRITE, READ and atomics travel; anything else is local and takes its turn without a packet.
+    /// SEND, WRITE, READ, FLUSH and atomics travel; anything else is local and takes its turn without a packet.
     pub opcode: WrOpcode,
-    /// Payload bytes; 8 for atomics.
+    /// Payload bytes; 8 for atomics, 0 for FLUSH.
     pub length: u32,
     /// Where RDMA and atomics go.
     pub remote_addr: u64,
@@ -35,9 +35,9 @@ pub struct Op {
     pub rkey: Key,
     /// Immediate data in memory order, or the key to invalidate.
     pub imm: u32,
-    /// Compare value, or the addend.
+    /// Compare value, or the addend; the bytes of an ATOMIC WRITE as they lie in memory; the bytes that a FLUSH covers.
     pub compare_add: u64,
-    #[allow(missing_docs)]
+    /// The value to swap in; placement types of a FLUSH, and above 8 bits its selectivity level.
     pub swap: u64,
     /// XRC: the destination SRQ.
     pub srqn: u32,
@@ -95,9 +95,9 @@ pub struct Arrival {
     pub remote_addr: u64,
     #[allow(missing_docs)]
     pub rkey: Key,
-    /// Compare value, or the addend.
+    /// As in [`Op`].
     pub compare_add: u64,
-    #[allow(missing_docs)]
+    /// As in [`Op`].
     pub swap: u64,
     /// XRC: the SRQ that the sender names.
     pub srqn: u32,
@@ -132,6 +132,10 @@ pub trait ReceiveSide {
     fn read(&mut self, rkey: Key, va: u64, to: &mut [u8]) -> Result<(), Refusal>;
     /// Carries out an atomic: the value before it.
     fn atomic(&mut self, arrival: &Arrival) -> Result<u64, Refusal>;
+    /// Carries out an ATOMIC WRITE.
+    fn atomic_write(&mut self, arrival: &Arrival) -> Result<(), Refusal>;
+    /// Carries out a FLUSH.
+    fn flush(&mut self, arrival: &Arrival) -> Result<(), Refusal>;
     /// The packet breaks the protocol: the QP goes to ERR.
     fn violated(&mut self);
 }

@@ -108,7 +108,7 @@ impl Responder {
                     };
                     let bytes =
                         out.push(&answer(&self.from, operation, *psn, Syndrome::Ack, *msn), n as usize);
-                    if let Err(refusal) = side.read(*rkey, *va, bytes) {
+                    if let Err(refusal) = if n > 0 { side.read(*rkey, *va, bytes) } else { Ok(()) } {
                         let at = *psn;
                         out.retract();
                         self.replies.clear();
@@ -148,7 +148,25 @@ impl Responder {
             return Err(Refusal::Invalid);
         }
         let psn = packet.bth.psn;
-        if let Some(reth) = packet.reth {
+        if let (Operation::Flush | Operation::AtomicWrite, Some(reth)) = (operation, packet.reth) {
+            let arrival = |opcode| arrival(packet, opcode, reth.va, reth.rkey);
+            if operation == Operation::Flush {
+                let swap = packet.feth.map_or(0, |f| u64::from(f.types) | u64::from(f.level) << 8);
+                let compare_add = u64::from(reth.length);
+                side.flush(&Arrival { total: Some(0), compare_add, swap, ..arrival(WrOpcode::Flush) })?;
+            } else {
+                let bytes = payload.try_into().map_err(|_| Refusal::Invalid)?;
+                let compare_add = u64::from_ne_bytes(bytes);
+                side.atomic_write(&Arrival {
+                    total: Some(8),
+                    compare_add,
+                    ..arrival(WrOpcode::AtomicWrite)
+                })?;
+            }
+            self.msn = next(self.msn);
+            self.expected = psn.plus(1);
+            self.replies.push(empty_reply(psn, self.msn));
+        } else if let Some(reth) = packet.reth {
             let arrival =
                 Arrival { total: Some(reth.length), ..arrival(packet, WrOpcode::Read, reth.va, reth.rkey) };
             side.check_read(&arrival)?;
@@ -217,6 +235,7 @@ impl Responder {
         } else {
             payload <= mtu && (operation.starts() || payload > 0)
         };
+        let length = length && (operation != Operation::AtomicWrite || payload == 8);
         let total = packet.reth.is_none_or(|r| r.length <= MAX_MESSAGE);
         let only = !(operation.is_write() && operation.starts() && operation.ends())
             || packet.reth.is_some_and(|r| r.length as usize == payload);
@@ -245,6 +264,10 @@ impl Responder {
                 if let Some(original) = self.replies.kept(psn) {
                     self.replies.repeat(Reply::Atomic { psn, original, msn: self.msn }, psn.plus(1));
                 }
+            }
+            // Done already: only the answer comes again.
+            Operation::Flush | Operation::AtomicWrite => {
+                self.replies.repeat(empty_reply(psn, self.msn), psn.plus(1));
             }
             operation if operation.is_response() => {}
             operation => self.acknowledge(operation),
@@ -288,6 +311,11 @@ fn answer(to: &Settings, operation: Operation, psn: Psn, syndrome: Syndrome, msn
 fn read_reply(psn: Psn, packet: &Packet, msn: u32) -> Reply {
     let (rkey, va, left) = packet.reth.map_or_else(Default::default, |r| (r.rkey, r.va, r.length));
     Reply::Read { psn, rkey, va, left, started: false, msn }
+}
+
+/// A READ response of no bytes, which answers FLUSH and ATOMIC WRITE.
+fn empty_reply(psn: Psn, msn: u32) -> Reply {
+    Reply::Read { psn, rkey: Default::default(), va: 0, left: 0, started: false, msn }
 }
 
 fn arrival(packet: &Packet, opcode: WrOpcode, remote_addr: u64, rkey: crate::soft::types::Key) -> Arrival {

@@ -1,7 +1,7 @@
 //! How a message is cut into packets: counts, offsets, operations and headers.
 use super::{Op, Settings};
 use crate::soft::types::{Key, Psn, WrOpcode};
-use crate::soft::wire::{AtomicEth, Bth, Opcode, Operation, Packet, Reth, Transport};
+use crate::soft::wire::{AtomicEth, Bth, Feth, Opcode, Operation, Packet, Reth, Transport};
 
 /// Packets of `length` bytes: at least one.
 pub(super) const fn packets(length: u32, mtu: u32) -> u32 {
@@ -20,9 +20,10 @@ pub(super) const fn pushes(opcode: WrOpcode) -> bool {
     matches!(opcode, Send | SendImm | SendInv | Write | WriteImm)
 }
 
-/// Is answered with data.
+/// Is answered with data, if only an empty response: FLUSH and ATOMIC WRITE.
 pub(super) const fn pulls(opcode: WrOpcode) -> bool {
-    matches!(opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd)
+    use WrOpcode::*;
+    matches!(opcode, Read | CmpSwap | FetchAdd | Flush | AtomicWrite)
 }
 
 /// The operation of a SEND's or WRITE's packet by its place.
@@ -72,6 +73,21 @@ pub(super) fn atomic_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
     let eth = AtomicEth { va: op.remote_addr, rkey: op.rkey, swap_or_add, compare };
     let packet = request(operation, op, to, psn);
     Packet { atomic_eth: Some(eth), bth: Bth { ack_req: true, ..packet.bth }, ..packet }
+}
+
+/// An ATOMIC WRITE, whose 8 bytes follow.
+pub(super) fn atomic_write_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
+    let reth = Reth { va: op.remote_addr, rkey: op.rkey, length: op.length };
+    let packet = request(Operation::AtomicWrite, op, to, psn);
+    Packet { reth: Some(reth), bth: Bth { ack_req: true, ..packet.bth }, ..packet }
+}
+
+/// A FLUSH.
+pub(super) fn flush_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
+    let feth = Feth { types: op.swap as u8, level: (op.swap >> 8) as u8 };
+    let reth = Reth { va: op.remote_addr, rkey: op.rkey, length: op.compare_add as u32 };
+    let packet = request(Operation::Flush, op, to, psn);
+    Packet { feth: Some(feth), reth: Some(reth), bth: Bth { ack_req: true, ..packet.bth }, ..packet }
 }
 
 fn request(operation: Operation, op: &Op, to: &Settings, psn: Psn) -> Packet {

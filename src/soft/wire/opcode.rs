@@ -31,11 +31,13 @@ bitflags::bitflags! {
         #[allow(missing_docs)] const ATOMIC_ACK = 1 << 5;
         #[allow(missing_docs)] const IMM = 1 << 6;
         #[allow(missing_docs)] const IETH = 1 << 7;
+        #[allow(missing_docs)] const FETH = 1 << 8;
     }
 }
 
 const NONE: Headers = Headers::empty();
 const WRITE_IMM: Headers = Headers::RETH.union(Headers::IMM);
+const FLUSH: Headers = Headers::FETH.union(Headers::RETH);
 const ATOMIC_ACK: Headers = Headers::AETH.union(Headers::ATOMIC_ACK);
 
 operations! {
@@ -85,6 +87,10 @@ operations! {
     SendLastInv = 0x16, Headers::IETH;
     /// A SEND with invalidate in one packet.
     SendOnlyInv = 0x17, Headers::IETH;
+    /// A FLUSH.
+    Flush = 0x1c, FLUSH;
+    /// Eight bytes that are written at once.
+    AtomicWrite = 0x1d, Headers::RETH;
 }
 
 impl Operation {
@@ -103,6 +109,8 @@ impl Operation {
                 | ReadRequest
                 | CmpSwap
                 | FetchAdd
+                | Flush
+                | AtomicWrite
         )
     }
 
@@ -141,7 +149,7 @@ impl Operation {
 
     /// May carry payload at all.
     pub const fn has_payload(self) -> bool {
-        !matches!(self as u8, 0x0c | 0x11..=0x14)
+        !matches!(self as u8, 0x0c | 0x11..=0x14 | 0x1c)
     }
 }
 
@@ -185,7 +193,9 @@ impl Opcode {
         };
         let Some(operation) = Operation::from_raw(raw & 0x1f) else { return None };
         let exists = match transport {
-            Transport::Rc | Transport::Xrc => true,
+            Transport::Rc => true,
+            // As on kernel soft-RoCE.
+            Transport::Xrc => (operation as u8) < 0x1c,
             Transport::Uc => (operation as u8) < 0x0c,
             Transport::Ud => matches!(operation, Operation::SendOnly | Operation::SendOnlyImm),
         };
@@ -216,7 +226,7 @@ mod tests {
     fn every_known_byte_comes_back() {
         let known: Vec<u8> = (0..=255).filter(|&b| Opcode::from_raw(b).is_some()).collect();
         assert!(known.iter().all(|&b| Opcode::from_raw(b).unwrap().raw() == b));
-        assert_eq!(known.len(), 23 + 12 + 2 + 23);
+        assert_eq!(known.len(), 25 + 12 + 2 + 23);
     }
 
     #[test]

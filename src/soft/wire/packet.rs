@@ -1,7 +1,7 @@
 //! A whole UDP payload: BTH, the extended headers that its opcode names, payload, pad, ICRC.
 use super::{
-    Aeth, AtomicEth, Bth, Deth, Error, Headers, Reth, aeth, atomic_ack, atomic_eth, bth, deth, icrc, ieth,
-    imm, reth, xrceth,
+    Aeth, AtomicEth, Bth, Deth, Error, Feth, Headers, Reth, aeth, atomic_ack, atomic_eth, bth, deth, feth,
+    icrc, ieth, imm, reth, xrceth,
 };
 use crate::soft::types::Key;
 use std::ops::Range;
@@ -15,7 +15,9 @@ pub struct Packet {
     pub deth: Option<Deth>,
     /// The shared receive queue of an XRC request.
     pub srqn: Option<u32>,
-    /// Remote memory of a WRITE or READ.
+    /// How far a FLUSH reaches.
+    pub feth: Option<Feth>,
+    /// Remote memory of a WRITE, READ, FLUSH or ATOMIC WRITE.
     pub reth: Option<Reth>,
     /// Remote memory and operands of an atomic.
     pub atomic_eth: Option<AtomicEth>,
@@ -36,6 +38,7 @@ impl Packet {
             bth,
             deth: None,
             srqn: None,
+            feth: None,
             reth: None,
             atomic_eth: None,
             aeth: None,
@@ -67,6 +70,7 @@ impl Packet {
         };
         packet.deth = next(Headers::DETH, deth::LEN)?.map(Deth::parse).transpose()?;
         packet.srqn = next(Headers::XRCETH, xrceth::LEN)?.map(xrceth::parse).transpose()?;
+        packet.feth = next(Headers::FETH, feth::LEN)?.map(Feth::parse).transpose()?;
         packet.reth = next(Headers::RETH, reth::LEN)?.map(Reth::parse).transpose()?;
         packet.atomic_eth = next(Headers::ATOMIC_ETH, atomic_eth::LEN)?.map(AtomicEth::parse).transpose()?;
         packet.aeth = next(Headers::AETH, aeth::LEN)?.map(Aeth::parse).transpose()?;
@@ -83,6 +87,7 @@ impl Packet {
         bth::LEN
             + len(self.deth.is_some(), deth::LEN)
             + len(self.srqn.is_some(), xrceth::LEN)
+            + len(self.feth.is_some(), feth::LEN)
             + len(self.reth.is_some(), reth::LEN)
             + len(self.atomic_eth.is_some(), atomic_eth::LEN)
             + len(self.aeth.is_some(), aeth::LEN)
@@ -111,6 +116,9 @@ impl Packet {
         }
         if let Some(srqn) = self.srqn {
             xrceth::emit(srqn, &mut b[next(xrceth::LEN)..]);
+        }
+        if let Some(h) = self.feth {
+            h.emit(&mut b[next(feth::LEN)..]);
         }
         if let Some(h) = self.reth {
             h.emit(&mut b[next(reth::LEN)..]);
@@ -168,6 +176,7 @@ mod tests {
             let packet = Packet {
                 deth: has(Headers::DETH).then_some(Deth { qkey: 1, src_qpn: Qpn(2) }),
                 srqn: has(Headers::XRCETH).then_some(3),
+                feth: has(Headers::FETH).then_some(Feth { types: 3, level: 1 }),
                 reth: has(Headers::RETH).then_some(Reth { va: 4, rkey: Key(5), length: 6 }),
                 atomic_eth: has(Headers::ATOMIC_ETH).then_some(AtomicEth {
                     va: 8,

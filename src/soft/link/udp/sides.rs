@@ -4,7 +4,7 @@ use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request, Responder};
 use crate::soft::qp::{Nak, Qp};
 use crate::soft::transport::{Arrival, End, Op, ReceiveSide, Refusal, SendSide};
-use crate::soft::types::{EventType, Key, QpState, QpType, SendFlags, WcStatus, WrOpcode};
+use crate::soft::types::{EventType, Key, MAX_MESSAGE, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
 /// The send half of a QP, whose lock is held.
 pub(super) struct Sends<'a> {
@@ -21,22 +21,25 @@ impl SendSide for Sends<'_> {
             return Some(Err(status));
         }
         let wqe = self.sq.queue.wqe(n);
-        // UC has no packet for the first, and no connection has one for the others yet.
-        let unknown = match wqe.opcode {
-            WrOpcode::SendInv => self.qp.kind == QpType::Uc,
-            opcode => matches!(opcode, WrOpcode::Flush | WrOpcode::AtomicWrite),
-        };
-        if unknown {
+        // No packet of UC says what to invalidate.
+        if wqe.opcode == WrOpcode::SendInv && self.qp.kind == QpType::Uc {
             return Some(Err(WcStatus::LocQpOpErr));
         }
+        if wqe.opcode == WrOpcode::Flush && wqe.compare_add > MAX_MESSAGE as u64 {
+            return Some(Err(WcStatus::LocLenErr));
+        }
+        let (compare_add, swap) = match self.sq.operands(self.qp, n) {
+            Ok(operands) => operands,
+            Err(status) => return Some(Err(status)),
+        };
         Some(Ok(Op {
             opcode: wqe.opcode,
             length: wqe.length,
             remote_addr: wqe.remote_addr,
             rkey: wqe.rkey,
             imm: wqe.imm,
-            compare_add: wqe.compare_add,
-            swap: wqe.swap,
+            compare_add,
+            swap,
             srqn: wqe.srqn,
             solicited: wqe.flags.contains(SendFlags::SOLICITED),
             fence: wqe.flags.contains(SendFlags::FENCE),
@@ -144,6 +147,16 @@ impl ReceiveSide for Receives<'_> {
     fn atomic(&mut self, arrival: &Arrival) -> Result<u64, Refusal> {
         let request = self.request(arrival);
         Ok(self.rq.atomic(self.qp, &request)?)
+    }
+
+    fn atomic_write(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        let request = self.request(arrival);
+        Ok(self.rq.atomic_write(self.qp, &request)?)
+    }
+
+    fn flush(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
+        let request = self.request(arrival);
+        Ok(self.rq.flush_memory(self.qp, &request)?)
     }
 
     fn violated(&mut self) {

@@ -144,7 +144,11 @@ impl Requester {
             return;
         };
         let (wqe, i) = (flight.wqe, flight.done);
-        let outcome = if flight.op.opcode == WrOpcode::Read {
+        let opcode = flight.op.opcode;
+        let outcome = if matches!(opcode, WrOpcode::Flush | WrOpcode::AtomicWrite) {
+            let is_empty = packet.atomic_ack.is_none() && payload.is_empty();
+            if is_empty { Ok(()) } else { Err(WcStatus::BadRespErr) }
+        } else if opcode == WrOpcode::Read {
             let wanted = segment::payload(flight.length, self.to.mtu, i);
             if packet.atomic_ack.is_some() || payload.len() != wanted as usize {
                 Err(WcStatus::BadRespErr)

@@ -190,7 +190,7 @@ impl Requester {
             _ => (0, op.length),
         };
         let count = match op.opcode {
-            WrOpcode::CmpSwap | WrOpcode::FetchAdd => 1,
+            WrOpcode::CmpSwap | WrOpcode::FetchAdd | WrOpcode::Flush | WrOpcode::AtomicWrite => 1,
             opcode if pushes(opcode) || pulls(opcode) => packets(length, self.to.mtu),
             _ => 0,
         };
@@ -228,13 +228,21 @@ impl Requester {
             if in_flight > 0 && in_flight + takes > self.window {
                 return Break(());
             }
-            let packet = if flight.op.opcode == WrOpcode::Read {
-                let at = i * self.to.mtu;
-                segment::read_packet(&flight.op, &self.to, psn, flight.offset + at, flight.length - at)
-            } else {
-                segment::atomic_packet(&flight.op, &self.to, psn)
-            };
-            out.push(&packet, 0);
+            let (op, to) = (&flight.op, &self.to);
+            match op.opcode {
+                WrOpcode::Read => {
+                    let at = i * to.mtu;
+                    let (offset, length) = (flight.offset + at, flight.length - at);
+                    out.push(&segment::read_packet(op, to, psn, offset, length), 0);
+                }
+                WrOpcode::Flush => _ = out.push(&segment::flush_packet(op, to, psn), 0),
+                WrOpcode::AtomicWrite => {
+                    let bytes = op.compare_add.to_ne_bytes();
+                    let packet = segment::atomic_write_packet(op, to, psn);
+                    out.push(&packet, bytes.len()).copy_from_slice(&bytes);
+                }
+                _ => _ = out.push(&segment::atomic_packet(op, to, psn), 0),
+            }
         } else {
             takes = 1;
             if in_flight >= self.window {

@@ -15,7 +15,7 @@ fn post(net: &mut Net, own: usize, n: usize) {
     };
     let fill: Vec<u8> = (0..size).map(|i| (i * 13 + n as u64 * 7) as u8).collect();
     let place = n as u64 * 6_000;
-    let (op, at, data) = match net.random.below(8) {
+    let (op, at, data) = match net.random.below(10) {
         0 => (WrOpcode::Send, 0, fill),
         1 => (WrOpcode::SendImm, 0, fill),
         2 => (WrOpcode::SendInv, 0, fill),
@@ -23,6 +23,8 @@ fn post(net: &mut Net, own: usize, n: usize) {
         4 => (WrOpcode::WriteImm, place, fill),
         5 => (WrOpcode::FetchAdd, COUNTER, vec![0; 8]),
         6 => (WrOpcode::LocalInv, 0, Vec::new()),
+        7 => (WrOpcode::Flush, place, Vec::new()),
+        8 => (WrOpcode::AtomicWrite, place, vec![0; 8]),
         _ => (WrOpcode::Read, COUNTER + 4096 + n as u64, vec![0xee; size as usize]),
     };
     let at = net.hosts[own].sends.post(op, at, data) as usize;
@@ -33,6 +35,7 @@ fn post(net: &mut Net, own: usize, n: usize) {
 fn verify(net: &Net, own: usize, initial_counter: u64) {
     let (host, peer) = (&net.hosts[own], &net.hosts[1 - own]);
     assert!(host.sends.done.iter().all(|d| d.1 == WcStatus::Success), "{:?}", host.sends.done);
+    let (mut writes, mut flushes) = (0, 0);
     let (mut arrivals, mut adds) = (peer.receives.arrived.iter(), 0);
     for (op, data) in &host.sends.requests {
         match op.opcode {
@@ -54,9 +57,16 @@ fn verify(net: &Net, own: usize, initial_counter: u64) {
                     op.imm
                 );
             }
+            WrOpcode::AtomicWrite => {
+                let at = op.remote_addr as usize;
+                assert_eq!(peer.receives.memory[at..at + 8], op.compare_add.to_ne_bytes());
+                writes += 1;
+            }
+            WrOpcode::Flush => flushes += 1,
             _ => {}
         }
     }
+    assert_eq!((peer.receives.atomic_writes, peer.receives.flushed.len()), (writes, flushes), "each once");
     assert!(arrivals.next().is_none(), "a message arrived twice");
 }
 

@@ -1,7 +1,7 @@
 //! A peer that sends anything at all: nothing panics, nothing is carried out after an error, honest ends stay exact.
 use super::*;
 use crate::soft::transport::unreliable::Receiver;
-use crate::soft::wire::{Aeth, AtomicEth, Bth, Headers, Opcode, Reth, Syndrome};
+use crate::soft::wire::{Aeth, AtomicEth, Bth, Feth, Headers, Opcode, Reth, Syndrome};
 
 const PATIENCE: Patience = Patience { timeout: 12, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 4 };
 
@@ -24,6 +24,7 @@ fn anything(random: &mut Random, transport: Transport, psn: Psn) -> (Packet, Vec
         }
     };
     let packet = Packet {
+        feth: has(Headers::FETH).then_some(Feth { types: 3, level: 0 }),
         reth: has(Headers::RETH).then_some(Reth { va, rkey, length }),
         atomic_eth: has(Headers::ATOMIC_ETH).then_some(AtomicEth { va, rkey, swap_or_add: 1, compare: 2 }),
         aeth: has(Headers::AETH).then_some(Aeth { syndrome, msn: random.next() as u32 & 0xff_ffff }),
@@ -32,7 +33,7 @@ fn anything(random: &mut Random, transport: Transport, psn: Psn) -> (Packet, Vec
         ieth: has(Headers::IETH).then_some(rkey),
         ..Packet::new(Bth { ack_req: random.chance(50), ..Bth::new(opcode, Qpn(1), near) })
     };
-    let payload = [0, 0, 1, MTU - 1, MTU, MTU + 1][random.below(6) as usize];
+    let payload = [0, 0, 1, 8, MTU - 1, MTU, MTU + 1][random.below(7) as usize];
     (packet, vec![7; payload as usize])
 }
 

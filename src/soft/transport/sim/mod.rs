@@ -99,6 +99,9 @@ pub struct Receives {
     pub arrived: Vec<(Vec<u8>, Option<u32>)>,
     pub abandoned: u32,
     pub refuse: bool,
+    pub atomic_writes: u32,
+    /// Address, bytes, and types with level.
+    pub flushed: Vec<(u64, u64, u64)>,
     current: Option<(Arrival, Vec<u8>, bool)>,
     failed: bool,
 }
@@ -190,6 +193,16 @@ impl ReceiveSide for Receives {
         self.memory[span].copy_from_slice(&after.to_ne_bytes());
         Ok(before)
     }
+    fn atomic_write(&mut self, a: &Arrival) -> Result<(), Refusal> {
+        let span = self.span(a.rkey, a.remote_addr, 8).inspect_err(|_| self.failed = true)?;
+        self.memory[span].copy_from_slice(&a.compare_add.to_ne_bytes());
+        self.atomic_writes += 1;
+        Ok(())
+    }
+    fn flush(&mut self, a: &Arrival) -> Result<(), Refusal> {
+        self.flushed.push((a.remote_addr, a.compare_add, a.swap));
+        Ok(())
+    }
     fn violated(&mut self) {
         self.failed = true;
     }
@@ -244,6 +257,8 @@ impl Net {
                     arrived: Vec::new(),
                     abandoned: 0,
                     refuse: false,
+                    atomic_writes: 0,
+                    flushed: Vec::new(),
                     current: None,
                     failed: false,
                 },

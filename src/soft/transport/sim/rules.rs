@@ -156,14 +156,34 @@ fn lost_result_of_an_atomic_is_replayed_not_repeated() {
 }
 
 #[test]
+fn lost_answer_of_a_flush_or_an_atomic_write_is_replayed_not_repeated() {
+    for opcode in [WrOpcode::Flush, WrOpcode::AtomicWrite] {
+        let mut net = Net::new(14, PATIENCE);
+        net.filter = Some(|net, from, _| from == 1 && net.count(1, is(Operation::ReadResponseOnly)) == 1);
+        let length = if opcode == WrOpcode::Flush { 0 } else { 8 };
+        let at = net.hosts[0].sends.post(opcode, 16, vec![0; length]) as usize;
+        net.hosts[0].sends.requests[at].0.swap = 0x102;
+        assert!(net.run(TIMEOUT / 2));
+        assert_eq!(net.count(1, is(Operation::ReadResponseOnly)), 2);
+        let peer = &net.hosts[1].receives;
+        if opcode == WrOpcode::Flush {
+            assert_eq!(peer.flushed, [(16, 1, 0x102)], "as posted, once");
+        } else {
+            assert_eq!((peer.atomic_writes, &peer.memory[16..24]), (1, &1u64.to_ne_bytes()[..]));
+        }
+    }
+}
+
+#[test]
 fn refusals_fail_the_request_with_their_own_status() {
     let access = |net: &mut Net| net.hosts[0].sends.requests[1].0.rkey = Key(1);
     let operational = |net: &mut Net| net.hosts[1].receives.refuse = true;
     type Case = (WrOpcode, fn(&mut Net), WcStatus);
-    let cases: [Case; 4] = [
+    let cases: [Case; 5] = [
         (WrOpcode::Write, access, WcStatus::RemAccessErr),
         (WrOpcode::Read, access, WcStatus::RemAccessErr),
         (WrOpcode::FetchAdd, access, WcStatus::RemAccessErr),
+        (WrOpcode::AtomicWrite, access, WcStatus::RemAccessErr),
         (WrOpcode::Send, operational, WcStatus::RemOpErr),
     ];
     for (opcode, spoil, status) in cases {
