@@ -24,6 +24,30 @@ pub unsafe fn open(dev: *mut ibv_device) -> Result<*mut verbs_context, Errno> {
     Ok(vctx)
 }
 
+/// Opens the device whose `cmd_fd` this is; the context takes the descriptor over.
+///
+/// # Errors
+/// EINVAL where no provider knows it, and what the provider says.
+pub fn import(cmd_fd: c_int) -> Result<*mut verbs_context, Errno> {
+    let found = super::providers().iter().find_map(|p| Some((p.name(), p.token_of(cmd_fd)?)));
+    let devices = device::list(super::providers());
+    let dev = devices.iter().copied().find(|dev| {
+        let (provider, token) = device::origin(*dev);
+        found == Some((provider.name(), token))
+    });
+    let opened = dev.ok_or_else(|| {
+        refuse!(EINVAL, "ibv_import_device cmd_fd={cmd_fd}: expected a duplicate of a context's cmd_fd")
+    });
+    // SAFETY: a device of the list; the new context is nobody else's yet.
+    let opened = opened.and_then(|dev| unsafe {
+        let vctx = open(dev)?;
+        libc::close(std::mem::replace(&mut (*vctx).context.cmd_fd, cmd_fd));
+        Ok(vctx)
+    });
+    devices.into_iter().for_each(device::release);
+    opened
+}
+
 /// Closes a context. Objects that were not destroyed stay behind, as with rdma-core.
 ///
 /// # Safety

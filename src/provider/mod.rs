@@ -12,6 +12,7 @@ pub mod table;
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, verbs_context};
 use crate::sys::errno::Errno;
+use std::os::fd::RawFd;
 
 /// A device as a provider finds it. Names longer than their C fields are cut.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +44,11 @@ pub trait Provider: Sync {
 
     /// The devices present now, in the order of the list. `kernel_devices` says whether the kernel shows any.
     fn devices(&self, kernel_devices: bool) -> Vec<Found>;
+
+    /// The provider's name for the device whose `cmd_fd` this is, perhaps a duplicate, perhaps of another process.
+    fn token_of(&self, _cmd_fd: RawFd) -> Option<usize> {
+        None
+    }
 
     /// Opens a device: a `verbs_context` on which `context::init` and `table::set_ops` were called, with `cmd_fd`,
     /// `async_fd` and `num_comp_vectors` set and `context::set_library_ops` done. Its `free_context` op undoes it all,

@@ -30,7 +30,7 @@ pub mod limits {
     /// Outstanding RDMA READs and atomics of a queue pair, in either direction.
     pub const MAX_RD_ATOMIC: u32 = 128;
     /// Address handles.
-    pub const MAX_AH: u32 = 1 << 20;
+    pub const MAX_AH: u32 = 1 << 17;
     /// Shared receive queues.
     pub const MAX_SRQ: u32 = 65536;
     /// Outstanding work requests of a shared receive queue.
@@ -47,6 +47,8 @@ pub mod limits {
     pub const MAX_PKEYS: u16 = 1;
 }
 
+/// Embedded devices that `ANYVERBS_DEVICES` can ask for.
+pub const MAX_DEVICES: usize = 64;
 /// The only partition key, host byte order: full membership of the default partition.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 /// Of our own: a locally administered OUI, "av".

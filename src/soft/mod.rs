@@ -3,6 +3,7 @@
 //! `verbs` is its C edge; `qp` holds the message rules; `link` carries messages; `transport` makes RoCEv2 packets of
 //! them for `link::udp`; `mem` owns keys and copies; `engine` decides who drives.
 pub mod ah;
+pub mod census;
 pub mod channel;
 pub mod cq;
 pub mod device;

@@ -4,6 +4,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock};
 
+use super::census::Census;
 use super::device;
 use super::engine::Engine;
 use super::gid::GidTable;
@@ -16,6 +17,7 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::timers::Timers;
 use super::types::{Gid, Qpn};
+use super::verbs::DmHandles;
 use crate::sys::errno::Errno;
 use crate::sys::fork;
 use crate::sys::lock::Lock;
@@ -40,6 +42,10 @@ pub struct Node {
     /// The way to other hosts.
     pub udp: Port,
     gids: GidTable,
+    /// What there is of each device.
+    pub census: [Census; device::MAX_DEVICES],
+    /// Device memory that can be imported.
+    pub dm_handles: DmHandles,
     /// What happens to the port, told to every context.
     pub events: PortEvents,
     /// The multicast groups of its QPs.
@@ -94,6 +100,8 @@ impl Node {
             wires,
             udp: Port::new(),
             gids: GidTable::new(),
+            census: std::array::from_fn(|_| Census::default()),
+            dm_handles: DmHandles::default(),
             events: PortEvents::default(),
             groups: Groups::default(),
             qps: RwLock::default(),

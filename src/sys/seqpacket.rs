@@ -68,6 +68,39 @@ pub fn is_marked(probe: BorrowedFd<'_>, name: &str) -> bool {
     rc == 0
 }
 
+/// A datagram socket that only bears a name, and may be inherited by a child. Errors are those of socket(2) and bind(2).
+pub fn named(name: &str) -> Result<OwnedFd, Errno> {
+    // SAFETY: socket takes integers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    check(fd)?;
+    // SAFETY: a descriptor the kernel just made for us.
+    let sock = unsafe { OwnedFd::from_raw_fd(fd) };
+    let (addr, len) = address(name)?;
+    // SAFETY: `addr` is ours and `len` bytes of it are valid; shutdown takes integers.
+    unsafe {
+        check(libc::bind(fd, (&raw const addr).cast(), len))?;
+        // Nobody has anything to say to it.
+        libc::shutdown(fd, libc::SHUT_WR);
+    }
+    Ok(sock)
+}
+
+/// The abstract name that a socket bears; none for any other descriptor.
+pub fn name_of(fd: BorrowedFd<'_>) -> Option<String> {
+    // SAFETY: sockaddr_un is plain data for which zero is valid.
+    let mut addr: libc::sockaddr_un = unsafe { zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: room for an address and its length.
+    if unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut addr).cast(), &mut len) } < 0 {
+        return None;
+    }
+    let path = (len as usize).checked_sub(std::mem::offset_of!(libc::sockaddr_un, sun_path))?;
+    let is_abstract =
+        addr.sun_family == libc::AF_UNIX as libc::sa_family_t && path > 1 && addr.sun_path[0] == 0;
+    let bytes = addr.sun_path.get(1..path)?.iter().map(|c| *c as u8).collect();
+    is_abstract.then(|| String::from_utf8(bytes).ok()).flatten()
+}
+
 /// The next connection of a listener. EAGAIN when there is none.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<ParentFd, Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;

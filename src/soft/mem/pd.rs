@@ -1,8 +1,10 @@
 //! Protection domains: a number that regions and queues must share, and a count of who refers to it.
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::{Arc, Weak};
 
 use crate::sys::errno::Errno;
+use crate::sys::lock::Lock;
 
 /// Names a protection domain within the process; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,6 +42,7 @@ impl PartialEq for Pd {
 impl Drop for Domain {
     fn drop(&mut self) {
         self.table.live.fetch_sub(1, Relaxed);
+        self.table.domains.lock().remove(&self.id.0);
     }
 }
 
@@ -47,6 +50,8 @@ impl Drop for Domain {
 struct Counts {
     last: AtomicU32,
     live: AtomicU32,
+    /// By number, for import.
+    domains: Lock<HashMap<u32, Weak<Domain>>>,
 }
 
 /// Gives out protection domains.
@@ -82,7 +87,14 @@ impl PdTable {
                 id => break PdId(id),
             }
         };
-        Ok(Pd(Arc::new(Domain { id, table: self.counts.clone() })))
+        let domain = Arc::new(Domain { id, table: self.counts.clone() });
+        self.counts.domains.lock().insert(id.0, Arc::downgrade(&domain));
+        Ok(Pd(domain))
+    }
+
+    /// The domain of this number.
+    pub fn find(&self, id: u32) -> Option<Pd> {
+        self.counts.domains.lock().get(&id)?.upgrade().map(Pd)
     }
 
     /// Gives a domain back; the caller drops its reference on success.

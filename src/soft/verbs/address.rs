@@ -8,6 +8,7 @@ use super::memory::null;
 use super::{AhObject, PdObject, XrcdObject, context, inherited, object};
 use crate::abi::*;
 use crate::soft::ah::Ah;
+use crate::soft::device::limits;
 use crate::soft::modify::{WantedAddress, resolve};
 use crate::soft::srq::PRIVATE_DOMAIN;
 use crate::soft::types::Gid;
@@ -38,13 +39,17 @@ pub unsafe extern "C" fn create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *m
         if !node.is_ours() {
             return null(Errno::EIO);
         }
+        let ticket = match context((*c).context).census().ahs.enter(limits::MAX_AH, "ibv_create_ah") {
+            Ok(ticket) => ticket,
+            Err(e) => return null(e),
+        };
         match resolve(node, &wanted(&*attr), "ibv_create_ah", "attr") {
             Ok(address) => {
                 let mut whole = ibv_ah::zeroed();
                 whole.context = (*c).context;
                 whole.pd = c;
                 let ah = Arc::new(Ah { pd: pd.pd.id(), address });
-                Box::into_raw(Box::new(AhObject { c: whole, ah, pd: pd.pd.clone() })).cast()
+                Box::into_raw(Box::new(AhObject { c: whole, ah, pd: pd.pd.clone(), _ticket: ticket })).cast()
             }
             Err(e) => null(e),
         }

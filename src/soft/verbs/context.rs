@@ -1,8 +1,9 @@
 //! Devices, contexts, and the calls outside the ops table.
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::import;
 use super::{ChannelObject, Context, CqObject, QpObject, SrqObject, context, object};
 use crate::abi::*;
 use crate::provider::{self, AsyncEvent, Found, LibraryOps, Look, Provider};
@@ -12,7 +13,6 @@ use crate::soft::gid::{GidEntry, GidTable};
 use crate::soft::node;
 use crate::soft::types::EventType;
 use crate::sys::errno::Errno;
-use crate::sys::eventfd::EventFd;
 
 /// urxe as a source of devices.
 pub struct Soft;
@@ -26,6 +26,10 @@ impl Provider for Soft {
         device::listed(kernel_devices).into_iter().map(found).collect()
     }
 
+    fn token_of(&self, cmd_fd: RawFd) -> Option<usize> {
+        import::identify(cmd_fd).map(|(device, _)| device as usize)
+    }
+
     unsafe fn alloc_context(&self, dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
         let device = device::listed(false).into_iter().nth(token).ok_or(Errno::ENODEV)?;
         let node = node::node()?;
@@ -33,7 +37,7 @@ impl Provider for Soft {
         node.events.add(&events);
         // From now on somebody must see when the port changes.
         node.wires.start(node);
-        let cmd_fd = OwnedFd::from(EventFd::new()?).into_raw_fd();
+        let cmd_fd = import::command_fd(node, device.index)?.into_raw_fd();
         let context =
             Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device }));
         // SAFETY: the context is new and nobody else's; `uninit` closes the descriptors given here.
@@ -239,12 +243,18 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
 
 /// What urxe has; all else says EOPNOTSUPP by the default table.
 static OPS: verbs_context_ops = {
-    use super::{address, domains, memory, post, qp, queues, window};
+    use super::{address, domains, import, memory, post, qp, queues, window};
     verbs_context_ops {
         alloc_parent_domain: Some(domains::alloc_parent_domain),
         alloc_td: Some(domains::alloc_td),
         dealloc_td: Some(domains::dealloc_td),
         modify_cq: Some(queues::modify_cq),
+        import_dm: Some(import::import_dm),
+        import_mr: Some(import::import_mr),
+        import_pd: Some(import::import_pd),
+        unimport_dm: Some(import::unimport_dm),
+        unimport_mr: Some(import::unimport_mr),
+        unimport_pd: Some(import::unimport_pd),
         attach_mcast: Some(qp::attach_mcast),
         detach_mcast: Some(qp::detach_mcast),
         advise_mr: Some(memory::advise_mr),

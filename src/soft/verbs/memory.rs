@@ -2,11 +2,12 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::ptr;
+use std::sync::Arc;
 
 use super::domains::dealloc_parent_domain;
 use super::{DmObject, MrObject, PdObject, context, inherited, object};
 use crate::abi::*;
-use crate::soft::mem::{Mr, Rereg, ReregError};
+use crate::soft::mem::{Dm, Mr, Rereg, ReregError};
 use crate::soft::types::{Access, Key};
 use crate::sys::errno::Errno;
 
@@ -126,17 +127,27 @@ pub unsafe extern "C" fn alloc_null_mr(c: *mut ibv_pd) -> *mut ibv_mr {
 /// # Safety
 /// `pd` must be a live PD of urxe.
 unsafe fn wrap(pd: *mut ibv_pd, mr: &Mr) -> *mut ibv_mr {
+    // SAFETY: the caller vouches for the PD; the object is new.
+    unsafe {
+        let c = wrap_key(pd, mr.key).cast::<verbs_mr>();
+        (*c).ibv_mr.addr = mr.addr as *mut c_void;
+        (*c).ibv_mr.length = mr.length as usize;
+        (*c).access = mr.access.bits() as c_int;
+        c.cast()
+    }
+}
+
+/// A C object over the region of this key.
+///
+/// # Safety
+/// `pd` must be a live PD of urxe.
+pub unsafe fn wrap_key(pd: *mut ibv_pd, key: Key) -> *mut ibv_mr {
     let mut c = verbs_mr::zeroed();
     // SAFETY: the caller vouches for the PD.
     c.ibv_mr.context = unsafe { (*pd).context };
     c.ibv_mr.pd = pd;
-    c.ibv_mr.addr = mr.addr as *mut c_void;
-    c.ibv_mr.length = mr.length as usize;
-    c.ibv_mr.handle = mr.key.0;
-    c.ibv_mr.lkey = mr.key.0;
-    c.ibv_mr.rkey = mr.key.0;
+    (c.ibv_mr.handle, c.ibv_mr.lkey, c.ibv_mr.rkey) = (key.0, key.0, key.0);
     c.mr_type = IBV_MR_TYPE_MR;
-    c.access = mr.access.bits() as c_int;
     Box::into_raw(Box::new(MrObject { c })).cast()
 }
 
@@ -235,15 +246,22 @@ pub unsafe extern "C" fn alloc_dm(c: *mut ibv_context, attr: *mut ibv_alloc_dm_a
         }
         match context(c).node.dm.alloc((*attr).length as u64, (*attr).log_align_req) {
             Ok(dm) => {
-                let mut whole = verbs_dm::zeroed();
-                whole.dm.context = c;
-                whole.dm.memcpy_to_dm = Some(memcpy_to_dm);
-                whole.dm.memcpy_from_dm = Some(memcpy_from_dm);
-                Box::into_raw(Box::new(DmObject { c: whole, dm })).cast()
+                let handle = context(c).node.dm_handles.add(&dm);
+                wrap_dm(c, dm, handle)
             }
             Err(e) => null(e),
         }
     }
+}
+
+/// A C object over device memory.
+pub fn wrap_dm(c: *mut ibv_context, dm: Arc<Dm>, handle: u32) -> *mut ibv_dm {
+    let mut whole = verbs_dm::zeroed();
+    whole.dm.context = c;
+    whole.dm.handle = handle;
+    whole.dm.memcpy_to_dm = Some(memcpy_to_dm);
+    whole.dm.memcpy_from_dm = Some(memcpy_from_dm);
+    Box::into_raw(Box::new(DmObject { c: whole, dm })).cast()
 }
 
 pub unsafe extern "C" fn free_dm(c: *mut ibv_dm) -> c_int {

@@ -4,6 +4,7 @@ mod address;
 mod context;
 mod domains;
 mod extended;
+mod import;
 mod memory;
 mod post;
 mod qp;
@@ -15,10 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 pub use context::Soft;
+pub use import::DmHandles;
 
 use super::ah::Ah;
+use super::census::{Census, Ticket};
 use super::channel::{AsyncQueue, CompChannel};
 use super::cq::{Batch, Cq, Cqe};
+use super::device::MAX_DEVICES;
 use super::mem::{Dm, Pd};
 use super::node::Node;
 use super::srq::Srq;
@@ -75,6 +79,7 @@ struct CqObject {
     /// Held from `ibv_start_poll` to `ibv_end_poll`.
     polling: Lock<Polled>,
     single_threaded: bool,
+    _ticket: Ticket,
 }
 
 /// The completion that the extended readers read.
@@ -90,6 +95,7 @@ struct SrqObject {
     srq: Arc<Srq>,
     pd: Pd,
     async_events: AtomicU32,
+    _ticket: Ticket,
 }
 
 #[repr(C)]
@@ -97,6 +103,7 @@ struct AhObject {
     c: ibv_ah,
     ah: Arc<Ah>,
     pd: Pd,
+    _ticket: Ticket,
 }
 
 #[repr(C)]
@@ -111,11 +118,19 @@ struct QpObject {
     c: verbs_qp,
     qp: Arc<super::qp::Qp>,
     pd: Option<Pd>,
+    _ticket: Ticket,
     async_events: AtomicU32,
     /// The XRC domain that it belongs to.
     xrcd: *mut XrcdObject,
     /// Held from `ibv_wr_start` to `ibv_wr_complete`.
     build: Lock<extended::Build>,
+}
+
+impl Context {
+    /// What there is of its device.
+    fn census(&self) -> &'static Census {
+        &self.node.census[self.device.index as usize % MAX_DEVICES]
+    }
 }
 
 /// The context around an `ibv_context` of urxe.

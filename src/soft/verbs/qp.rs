@@ -11,6 +11,7 @@ use super::{
 use crate::abi::*;
 use crate::provider::object as common;
 use crate::soft::ah::Address;
+use crate::soft::census::Ticket;
 use crate::soft::cq::Cq;
 use crate::soft::device::{self, limits};
 use crate::soft::mem::PdId;
@@ -129,6 +130,7 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
             })
             .transpose()?;
         let rq = Responder::new(own_queue, srq.clone(), recv_cq.clone().filter(|_| connected_receiver));
+        let ticket = context.census().qps.enter(limits::MAX_QP, "ibv_create_qp")?;
         let num = context.node.wires.claim_qpn(context.node)?;
         let pd_id = pd.as_ref().map_or(PdId(0), |pd| pd.id());
         let domain = (!xrcd.is_null()).then(|| (*xrcd).domain);
@@ -142,7 +144,7 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
             (*xrcd).users.fetch_add(1, Ordering::AcqRel);
         }
         init.cap = cap;
-        Ok(wrap(c, init, pd_pointer, pd, xrcd, qp, ops, context))
+        Ok(wrap(c, init, pd_pointer, pd, xrcd, qp, ops, context, ticket))
     }
 }
 
@@ -158,6 +160,7 @@ unsafe fn wrap(
     qp: Arc<Qp>,
     ops: Option<u64>,
     context: &Context,
+    ticket: Ticket,
 ) -> *mut ibv_qp {
     let mut base = ibv_qp_init_attr::zeroed();
     base.qp_context = init.qp_context;
@@ -168,6 +171,7 @@ unsafe fn wrap(
         c: verbs_qp::zeroed(),
         qp,
         pd,
+        _ticket: ticket,
         async_events: AtomicU32::new(0),
         xrcd,
         build: Lock::new(extended::Build::new(init.cap.max_send_sge, init.cap.max_inline_data)),

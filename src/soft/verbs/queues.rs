@@ -101,6 +101,10 @@ unsafe fn make_cq(
         explain(format_args!("ibv_create_cq comp_vector={vector}: expected 0 to {}", vectors - 1));
         return null(Errno::EINVAL);
     }
+    let ticket = match context.census().cqs.enter(limits::MAX_CQ, "ibv_create_cq") {
+        Ok(ticket) => ticket,
+        Err(e) => return null(e),
+    };
     let config = CqConfig {
         depth: cqe as u32,
         timestamps: wc_flags & TIMES != 0,
@@ -124,6 +128,7 @@ unsafe fn make_cq(
         async_events: AtomicU32::new(0),
         polling: Lock::new(Polled { cqe: empty, time: 0, batch: Batch::default() }),
         single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+        _ticket: ticket,
     }));
     shared.cookie.store(object as usize, Ordering::Relaxed);
     object.cast()
@@ -275,6 +280,10 @@ unsafe fn make_srq(
             return null(Errno::EIO);
         }
         attr.max_wr = attr.max_wr.max(1);
+        let ticket = match context.census().srqs.enter(limits::MAX_SRQ, "ibv_create_srq") {
+            Ok(ticket) => ticket,
+            Err(e) => return null(e),
+        };
         let number = match xrc.map(|_| context.node.wires.claim_srqn(context.node)).transpose() {
             Ok(number) => number.unwrap_or(0),
             Err(e) => return null(e),
@@ -305,6 +314,7 @@ unsafe fn make_srq(
             srq,
             pd: pd_object.pd.clone(),
             async_events: AtomicU32::new(0),
+            _ticket: ticket,
         }));
         shared.cookie.store(object as usize, Ordering::Relaxed);
         object.cast()
