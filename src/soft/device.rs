@@ -163,7 +163,8 @@ impl Device {
     pub fn attr_ex(&self) -> ibv_device_attr_ex {
         const SEND: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
         const UC: u32 = SEND | IBV_ODP_SUPPORT_WRITE;
-        const RC: u32 = UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+        const FLUSH: u32 = IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
+        const RC: u32 = UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC | FLUSH;
         let mut a = ibv_device_attr_ex::zeroed();
         a.orig_attr = self.attr();
         a.odp_caps.general_caps = u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
