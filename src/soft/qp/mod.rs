@@ -50,6 +50,10 @@ pub struct Qp {
     pub attached: AtomicU32,
     /// Its own messages to groups do not come back to it.
     pub blocks_self: AtomicBool,
+    /// Objects of the application that stand for it: XRC receivers can be opened several times.
+    pub handles: AtomicU32,
+    /// Those beside the first, and where their events go.
+    pub openers: Lock<Vec<(Arc<AsyncQueue>, Arc<AtomicUsize>)>>,
     state: AtomicU8,
     events: Arc<AsyncQueue>,
     /// Asks for the other half's flush when no lock is held.
@@ -135,6 +139,8 @@ impl Qp {
             xrc_domain,
             attached: AtomicU32::new(0),
             blocks_self: AtomicBool::new(false),
+            handles: AtomicU32::new(1),
+            openers: Lock::default(),
             state: AtomicU8::new(QpState::Reset as u8),
             events,
             flush_wanted: AtomicBool::new(false),
@@ -185,6 +191,11 @@ impl Qp {
     pub fn raise(&self, event: EventType) {
         // The shadow of another process's QP is no object of the application: its cookie is 0.
         self.events.push(event, &self.cookie);
+        if self.handles.load(Ordering::Relaxed) > 1 || self.kind == QpType::XrcRecv {
+            for (events, cookie) in self.openers.lock().iter() {
+                events.push(event, cookie);
+            }
+        }
     }
 
     /// Moves the QP to ERR from the receive half, whose lock the caller holds and which flushes itself; the send half

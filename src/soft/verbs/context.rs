@@ -255,6 +255,7 @@ static OPS: verbs_context_ops = {
         unimport_dm: Some(import::unimport_dm),
         unimport_mr: Some(import::unimport_mr),
         unimport_pd: Some(import::unimport_pd),
+        open_qp: Some(qp::open_qp),
         attach_mcast: Some(qp::attach_mcast),
         detach_mcast: Some(qp::detach_mcast),
         advise_mr: Some(memory::advise_mr),

@@ -13,7 +13,7 @@ mod window;
 mod work;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 pub use context::Soft;
 pub use import::DmHandles;
@@ -118,7 +118,9 @@ struct QpObject {
     c: verbs_qp,
     qp: Arc<super::qp::Qp>,
     pd: Option<Pd>,
-    _ticket: Ticket,
+    _ticket: Option<Ticket>,
+    /// Made by `ibv_open_qp`: what its events name.
+    opened: Option<Arc<AtomicUsize>>,
     async_events: AtomicU32,
     /// The XRC domain that it belongs to.
     xrcd: *mut XrcdObject,

@@ -1,7 +1,7 @@
 //! Queue pairs: made, changed, queried, unmade.
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::address::wanted as wanted_address;
 use super::memory::null;
@@ -22,7 +22,7 @@ use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::Responder;
 use crate::soft::qp::sendq::SendQueue;
-use crate::soft::types::{Gid, QpState, QpType};
+use crate::soft::types::{Gid, QpState, QpType, Qpn};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
@@ -171,7 +171,8 @@ unsafe fn wrap(
         c: verbs_qp::zeroed(),
         qp,
         pd,
-        _ticket: ticket,
+        _ticket: Some(ticket),
+        opened: None,
         async_events: AtomicU32::new(0),
         xrcd,
         build: Lock::new(extended::Build::new(init.cap.max_send_sge, init.cap.max_inline_data)),
@@ -240,6 +241,100 @@ fn hold(cqs: &[Option<&Arc<Cq>>], by: i32) {
     }
 }
 
+/// No more events for this handle.
+fn forget_events(whole: &QpObject, context: &Context) {
+    match &whole.opened {
+        Some(cookie) => {
+            whole.qp.openers.lock().retain(|(_, other)| !Arc::ptr_eq(other, cookie));
+            context.events.forget(cookie);
+        }
+        None => context.events.forget(&whole.qp.cookie),
+    }
+}
+
+/// # Safety
+/// `c` must be a live QP of urxe.
+unsafe fn wait_for_events(c: *mut ibv_qp) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let given = (*c.cast::<QpObject>()).async_events.load(Ordering::SeqCst);
+        pthread::wait_acknowledged(
+            &raw mut (*c).mutex,
+            &raw mut (*c).cond,
+            &[(&raw const (*c).events_completed, given)],
+        );
+    }
+}
+
+/// # Safety
+/// `c` must be a live QP of urxe that holds the CQs it was made with.
+unsafe fn let_go_of_cqs(c: *mut ibv_qp) {
+    // SAFETY: the caller vouches for them.
+    unsafe {
+        for cq in [(*c).send_cq, (*c).recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+            object::<_, CqObject>(cq).cq.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// One more handle for an XRC receiver of this process and domain; it lives until the last one is destroyed.
+pub unsafe extern "C" fn open_qp(c: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
+    let needs = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    // SAFETY: the library passes a live context of urxe and readable attributes naming a live XRC domain.
+    unsafe {
+        let (a, context) = (*attr, context(c));
+        if !context.node.is_ours() {
+            return null(Errno::EIO);
+        }
+        let known = needs | IBV_QP_OPEN_ATTR_CONTEXT;
+        if a.comp_mask & needs != needs || a.comp_mask & !known != 0 || a.xrcd.is_null() {
+            explain(format_args!(
+                "ibv_open_qp comp_mask=0x{:x}: expected NUM, XRCD and TYPE, perhaps CONTEXT",
+                a.comp_mask
+            ));
+            return null(if a.comp_mask & !known != 0 { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+        }
+        let xrcd = a.xrcd.cast::<XrcdObject>();
+        let qp = context.node.qp(Qpn(a.qp_num));
+        let qp = qp.filter(|qp| qp.kind == QpType::XrcRecv && qp.xrc_domain == Some((*xrcd).domain));
+        let Some(qp) = qp.filter(|_| a.qp_type == QpType::XrcRecv.raw()) else {
+            explain(format_args!(
+                "ibv_open_qp qp_num=0x{:06x} qp_type={}: expected an XRC receiver of this process and XRC domain",
+                a.qp_num, a.qp_type
+            ));
+            return null(Errno::EINVAL);
+        };
+        if qp.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n > 0).then_some(n + 1)).is_err()
+        {
+            return null(Errno::EINVAL);
+        }
+        (*xrcd).users.fetch_add(1, Ordering::AcqRel);
+        let mut base = ibv_qp_init_attr::zeroed();
+        base.qp_context =
+            if a.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 { a.qp_context } else { std::ptr::null_mut() };
+        base.qp_type = a.qp_type;
+        let cookie = Arc::new(AtomicUsize::new(0));
+        let whole = Box::into_raw(Box::new(QpObject {
+            c: verbs_qp::zeroed(),
+            qp: qp.clone(),
+            pd: None,
+            _ticket: None,
+            opened: Some(cookie.clone()),
+            async_events: AtomicU32::new(0),
+            xrcd,
+            build: Lock::new(extended::Build::new(0, 0)),
+        }));
+        common::init_qp(whole.cast(), c, std::ptr::null_mut(), &base);
+        let ibqp = whole.cast::<ibv_qp>();
+        ((*ibqp).handle, (*ibqp).qp_num, (*ibqp).state) = (qp.num.0, qp.num.0, qp.state().raw());
+        (*whole).c.comp_mask |= VERBS_QP_XRCD;
+        (*whole).c.xrcd = xrcd.cast();
+        cookie.store(whole as usize, Ordering::Relaxed);
+        qp.openers.lock().push((context.events.clone(), cookie));
+        ibqp
+    }
+}
+
 pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
     // SAFETY: the library passes a live QP of urxe, which this call ends.
     unsafe {
@@ -257,6 +352,15 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             return libc::EBUSY;
         }
         let context = context((*c).context);
+        forget_events(&*whole, context);
+        if qp.handles.fetch_sub(1, Ordering::AcqRel) > 1 {
+            // Other handles go on with it.
+            wait_for_events(c);
+            let_go_of_cqs(c);
+            (*(*whole).xrcd).users.fetch_sub(1, Ordering::AcqRel);
+            drop(Box::from_raw(whole));
+            return 0;
+        }
         context.node.remove_qp(&qp);
         let (send_cq, recv_cq, srq);
         {
@@ -272,13 +376,8 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
         }
         let node = context.node;
         node.mem.release_windows(qp.num, |key| node.wires.key_is_idle(key));
-        context.events.forget(&qp.cookie);
-        let given = (*whole).async_events.load(Ordering::SeqCst);
-        pthread::wait_acknowledged(
-            &raw mut (*c).mutex,
-            &raw mut (*c).cond,
-            &[(&raw const (*c).events_completed, given)],
-        );
+        forget_events(&*whole, context);
+        wait_for_events(c);
         // An XRC sender may have been given a recv_cq, which it holds though it never uses it.
         let recv_cq = recv_cq.or_else(|| {
             let cq = (*c).recv_cq;
