@@ -161,7 +161,7 @@ pub fn modify(qp: &Qp, wanted: &Wanted, mask: u32) -> Result<(), Errno> {
         explain(format_args!("ibv_modify_qp qp={:?} {}->{}: {why}", qp.num, name(Some(from)), name(to)));
         Errno::EINVAL
     };
-    let mask = Mask::from_bits_retain(mask);
+    let mask = attr::of_its_half(qp.kind, Mask::from_bits_retain(mask));
     let to = if mask.contains(Mask::STATE) {
         QpState::from_raw(wanted.state)
             .ok_or_else(|| refuse(format_args!("qp_state={} is no state", wanted.state)))?

@@ -132,6 +132,15 @@ impl std::fmt::Display for Names {
     }
 }
 
+/// Without the attributes of the half that an XRC QP lacks: programs set both, and the kernel takes them out unseen.
+pub fn of_its_half(kind: QpType, mask: Mask) -> Mask {
+    match kind {
+        QpType::XrcSend => mask - (Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER),
+        QpType::XrcRecv => mask - (Mask::MAX_QP_RD_ATOMIC | Mask::RETRY_CNT | Mask::RNR_RETRY),
+        QpType::Rc | QpType::Uc | QpType::Ud => mask,
+    }
+}
+
 /// May a QP of this type go from one state to another with these attributes?
 pub fn check(kind: QpType, from: QpState, to: QpState, mask: Mask) -> Result<(), Complaint> {
     let (required, optional) = transition(kind, from, to).ok_or(Complaint::Transition)?;
@@ -229,6 +238,23 @@ mod tests {
         assert_eq!(check(QpType::Rc, QpState::Init, QpState::Rtr, full), Ok(()));
         let complaint = check(QpType::Rc, QpState::Init, QpState::Rtr, full - Mask::DEST_QPN).unwrap_err();
         assert_eq!(complaint.to_string(), "attr_mask lacks IBV_QP_DEST_QPN");
+    }
+
+    #[test]
+    fn attributes_of_the_half_that_an_xrc_qp_lacks_are_passed_over() {
+        let both = Mask::MAX_DEST_RD_ATOMIC | Mask::MIN_RNR_TIMER;
+        let path = Mask::STATE | Mask::AV | Mask::PATH_MTU | Mask::DEST_QPN | Mask::RQ_PSN;
+        let to_rtr = |kind| check(kind, QpState::Init, QpState::Rtr, of_its_half(kind, path | both));
+        assert_eq!([to_rtr(QpType::XrcSend), to_rtr(QpType::XrcRecv)], [Ok(()), Ok(())]);
+        assert_eq!(to_rtr(QpType::Uc), Err(Complaint::Excess(both)));
+        let full = Mask::STATE
+            | Mask::SQ_PSN
+            | Mask::TIMEOUT
+            | Mask::RETRY_CNT
+            | Mask::RNR_RETRY
+            | Mask::MAX_QP_RD_ATOMIC;
+        let to_rts = |kind| check(kind, QpState::Rtr, QpState::Rts, of_its_half(kind, full));
+        assert_eq!([to_rts(QpType::XrcSend), to_rts(QpType::XrcRecv)], [Ok(()), Ok(())]);
     }
 
     #[test]
