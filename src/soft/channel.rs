@@ -1,8 +1,10 @@
 //! Queues of events with a file descriptor that polls readable: completion channels and a context's asynchronous events.
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::cq::Cq;
 use super::engine;
 use super::types::EventType;
 use crate::provider::Look;
@@ -19,6 +21,8 @@ use crate::sys::signal;
 pub struct CompChannel {
     fd: Epoll,
     queue: Queue<usize>,
+    /// CQs that were armed while they held completions.
+    left_over: Lock<Vec<Weak<Cq>>>,
 }
 
 /// An asynchronous event as `struct ibv_async_event` carries it.
@@ -52,7 +56,7 @@ impl CompChannel {
         let fd = Epoll::new()?;
         fd.add(queue.bell.as_fd(), epoll::IN, 0)?;
         engine::watch(&fd)?;
-        Ok(Self { fd, queue })
+        Ok(Self { fd, queue, left_over: Lock::default() })
     }
 
     /// What the application polls.
@@ -67,6 +71,10 @@ impl CompChannel {
 
     /// The oldest event. None: the thread waits until the fd is readable and looks again; EAGAIN if the application set
     /// O_NONBLOCK. `taken` is called with it before anybody can destroy the CQ. EIO in a forked child, EINTR as read(2).
+    ///
+    /// Who would wait finds an event also for completions that an armed CQ held before: what here completes at once takes
+    /// its time on a wire, and programs that poll a few, ask and wait (perftest) would wait for ever. Devices that compare
+    /// the consumer's index when a CQ is armed behave so too.
     pub fn next_event(&self, look: Look, taken: impl Fn(&usize)) -> Result<Option<usize>, Errno> {
         self.queue.is_ours()?;
         if look != Look::First {
@@ -85,10 +93,21 @@ impl CompChannel {
             if engine::is_nonblocking(self.fd()) {
                 return Err(Errno::EAGAIN);
             }
+            let left_over = std::mem::take(&mut *self.left_over.lock());
+            if left_over.iter().filter_map(Weak::upgrade).filter(|cq| cq.raise_left_over()).count() > 0 {
+                continue;
+            }
             if engine::begin_wait(|| !self.queue.is_empty())? {
                 return Ok(None);
             }
         }
+    }
+
+    /// `cq` was armed while it held completions.
+    pub fn note_left_over(&self, cq: &Weak<Cq>) {
+        let mut noted = self.left_over.lock();
+        noted.retain(|other| other.strong_count() > 0 && !Weak::ptr_eq(other, cq));
+        noted.push(cq.clone());
     }
 
     /// Drops queued events of the CQ at `address`, whose cookie is 0 by now.

@@ -315,10 +315,26 @@ impl Cq {
         if ring.armed != Armed::Any {
             ring.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
+        let left_over = ring.head != ring.tail;
         drop(ring);
+        if left_over && let Some(channel) = &self.channel {
+            channel.note_left_over(&self.me);
+        }
         if first {
             engine::expect_doorbells();
         }
+    }
+
+    /// Raises the event of an armed CQ that still has completions from before it was armed; true if it did.
+    pub fn raise_left_over(&self) -> bool {
+        let mut ring = self.ring.lock();
+        if ring.armed != Armed::Any || ring.armed_at.wrapping_sub(ring.tail) as i32 <= 0 {
+            return false;
+        }
+        ring.armed = Armed::No;
+        drop(ring);
+        self.notify();
+        true
     }
 
     /// Ends notifications, forgets events not yet read and gives the ring's memory back; before the application's object
@@ -457,5 +473,26 @@ mod tests {
         cq.push(cqe(4), false).unwrap();
         assert_eq!((next(true), next(false), next(false)), (Some(3), Some(4), None));
         assert_eq!(next(true), None);
+    }
+
+    #[test]
+    fn only_who_blocks_is_told_of_completions_from_before_the_request() {
+        let channel = Arc::new(CompChannel::new().unwrap());
+        let config = CqConfig { depth: 8, timestamps: false, ignore_overrun: false, allocator: None };
+        let cq = Cq::new(&config, Some(channel.clone()), Arc::new(AsyncQueue::new().unwrap())).unwrap();
+        cq.cookie.store(7, Ordering::Relaxed);
+        cq.push(cqe(1), false).unwrap();
+        cq.arm(false);
+        // SAFETY: the descriptor is the channel's own; F_SETFL takes plain numbers.
+        let nonblocking = |flag| unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, flag) };
+        assert_eq!(nonblocking(libc::O_NONBLOCK), 0);
+        assert_eq!(channel.next_event(Look::First, |_| ()), Err(Errno::EAGAIN));
+        assert_eq!(nonblocking(0), 0);
+        assert_eq!(channel.next_event(Look::First, |_| ()), Ok(Some(7)));
+        // The event is spent, and what is polled by then is none.
+        assert!(!cq.raise_left_over());
+        cq.arm(false);
+        assert_eq!(cq.poll(8, |_, _| ()), 1);
+        assert!(!cq.raise_left_over());
     }
 }

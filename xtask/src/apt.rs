@@ -24,6 +24,8 @@ pub const TEST: &[Need] = &[
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("setpriv", "util-linux"),
+    ("ib_send_bw", "perftest"),
+    ("qperf", "qperf"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("cpio", "cpio"),

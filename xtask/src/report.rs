@@ -54,6 +54,13 @@ impl Ctx<'_> {
             self.tally.check(self.step, name, result);
         }
     }
+    /// Records one case of a judge, which has its line also when it passes.
+    pub fn case(&mut self, name: impl Display, result: Result<(), String>) {
+        if result.is_ok() && !self.tally.verbose && !run::stopped() {
+            println!("  pass {}: {name}", self.step);
+        }
+        self.check(name, result);
+    }
     /// Records that something cannot run as this user.
     pub fn skip(&mut self, name: impl Display, why: &str) {
         println!("SKIP {}: {name}: {why}", self.step);

@@ -94,10 +94,6 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
         explain(format_args!("ibv_create_qp: expected a recv_cq"));
         return Err(Errno::EINVAL);
     }
-    if kind == QpType::Uc && !init.srq.is_null() {
-        explain(format_args!("ibv_create_qp: a UC QP cannot use an SRQ"));
-        return Err(Errno::EINVAL);
-    }
     let ops = if has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) { Some(init.send_ops_flags) } else { None };
     if let Some(flags) = ops
         && !extended::offers(kind, flags)

@@ -16,8 +16,10 @@ mod kill;
 mod mpi;
 mod netns;
 mod order;
+mod perftest;
 mod pingpong;
 mod pyverbs;
+mod qperf;
 pub mod sid;
 mod tools;
 mod ucx;
@@ -37,6 +39,8 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         idle::TRIALS,
         hostile::TRIALS,
         netns::TRIALS,
+        perftest::TRIALS,
+        qperf::TRIALS,
         guest::TRIALS,
         pyverbs::TRIALS,
         view::TRIALS,
