@@ -484,7 +484,7 @@ mod tests {
         cq.push(cqe(1), false).unwrap();
         cq.arm(false);
         // SAFETY: the descriptor is the channel's own; F_SETFL takes plain numbers.
-        let nonblocking = |flag| unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, flag) };
+        let nonblocking = |flag: i32| unsafe { libc::fcntl(channel.fd(), libc::F_SETFL, flag) };
         assert_eq!(nonblocking(libc::O_NONBLOCK), 0);
         assert_eq!(channel.next_event(Look::First, |_| ()), Err(Errno::EAGAIN));
         assert_eq!(nonblocking(0), 0);
