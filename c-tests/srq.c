@@ -84,6 +84,30 @@ static void last_wqe(struct ibv_context *context, struct side *r)
     printf("QP to ERR: %s, of this QP %s\n", ibv_event_type_str(event.event_type), yes(event.element.qp == r->qp));
 }
 
+/* A UC QP may use an SRQ too; what finds no receive there is dropped, and the next message is not. */
+static void unreliable(struct ibv_context *context, struct side *r)
+{
+    struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct side s;
+
+    make_side(&s, context, IBV_QPT_UC, 4096);
+    srq = NEED(ibv_create_srq(r->pd, &init));
+    ZERO(ibv_destroy_qp(r->qp));
+    r->qp = make_qp(r, IBV_QPT_UC, srq);
+    join(r, &s);
+    fill(s.buffer, 128, 3);
+    ZERO(send_one(&s, 1, 0, 64, IBV_SEND_SIGNALED));
+    show_next("UC, no receive", s.cq);
+    ZERO(post(r, 2, 256, 128));
+    ZERO(send_one(&s, 3, 0, 128, IBV_SEND_SIGNALED));
+    show_next("UC", s.cq);
+    show_next("  recv", r->cq);
+    printf("  data %s\n", yes(filled(r->buffer + 256, 128, 3)));
+    drop_side(&s);
+    ZERO(ibv_destroy_qp(r->qp));
+    ZERO(ibv_destroy_srq(srq));
+}
+
 int main(void)
 {
     struct ibv_srq_init_attr init = {.attr = {.max_wr = 16, .max_sge = 1}};
@@ -113,6 +137,8 @@ int main(void)
     ZERO(ibv_destroy_qp(second.qp));
     ZERO(ibv_destroy_qp(r.qp));
     printf("destroyed after them: %s\n", rc_name(ibv_destroy_srq(srq)));
+    r.qp = make_qp(&r, IBV_QPT_RC, NULL);
+    unreliable(context, &r);
     r.qp = make_qp(&r, IBV_QPT_RC, NULL);
     drop_side(&r);
     drop_side(&s);

@@ -446,6 +446,7 @@ fn stamps_of(depth: u32) -> Box<[u64]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::Look;
 
     fn cqe(wr_id: u64) -> Cqe {
         Cqe::new(wr_id, Qpn(0x123), WcOpcode::Send, WcStatus::Success)
