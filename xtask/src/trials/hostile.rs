@@ -9,7 +9,7 @@ use crate::{
     trials::{Random, here, nothing_left, traces, users::paths},
 };
 
-pub const TRIALS: &[Trial] = &[Trial { name: "hostile", limit: Duration::from_secs(240), run: hostile }];
+pub const TRIALS: &[Trial] = &[Trial { name: "hostile", limit: Duration::from_secs(480), run: hostile }];
 
 fn hostile(ctx: &mut Ctx<'_>) {
     let before = traces();
@@ -79,7 +79,7 @@ fn knocked(ctx: &Ctx<'_>, seed: &str) -> Result<(), String> {
         place.command("/hostile", ["knock", seed].into_iter().chain(hex.iter().map(String::as_str))),
         Duration::from_secs(20),
     )?;
-    let (client, server) = (client.finish(Duration::from_secs(40)), server.finish(Duration::from_secs(5)));
+    let (client, server) = (client.finish(Duration::from_secs(90)), server.finish(Duration::from_secs(5)));
     if !knock.ok()
         || !client.ok()
         || !server.ok()

@@ -9,7 +9,7 @@ use crate::{
     trials::{idle, pair_at},
 };
 
-pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs(300), run: netns }];
+pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs(480), run: netns }];
 
 const SERVER: &str = "10.77.0.1";
 
