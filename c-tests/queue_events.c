@@ -37,6 +37,34 @@ static void drained(void)
     drop_side(&b);
 }
 
+/* A request that was begun before SQD, and waits for a receive, is part of what is drained. */
+static void draining(void)
+{
+    struct pollfd fd = {.fd = context->async_fd, .events = POLLIN};
+    struct ibv_async_event event;
+    struct ibv_qp_init_attr init;
+    struct ibv_qp_attr attr;
+
+    make_side(&a, context, IBV_QPT_RC, 4096);
+    make_side(&b, context, IBV_QPT_RC, 4096);
+    join(&a, &b);
+    ZERO(send_one(&a, 20, 0, 8, IBV_SEND_SIGNALED));
+    ZERO(to_state(a.qp, IBV_QPS_SQD, 1));
+    ZERO(send_one(&a, 21, 0, 8, IBV_SEND_SIGNALED));
+    ZERO(ibv_query_qp(a.qp, &attr, IBV_QP_STATE, &init));
+    printf("no receive: draining %s, event %s\n", yes(attr.sq_draining), yes(poll(&fd, 1, 50) != 0));
+    ZERO(recv_one(&b, 22, 0, 64));
+    ZERO(recv_one(&b, 23, 0, 64));
+    show_next("the first", a.cq);
+    event = next_event(context);
+    ZERO(ibv_query_qp(a.qp, &attr, IBV_QP_STATE, &init));
+    printf("%s, draining %s\n", ibv_event_type_str(event.event_type), yes(attr.sq_draining));
+    ZERO(to_state(a.qp, IBV_QPS_RTS, 0));
+    show_next("the second", a.cq);
+    drop_side(&a);
+    drop_side(&b);
+}
+
 static void send_error(void)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTS, .cur_qp_state = IBV_QPS_SQE};
@@ -128,6 +156,7 @@ int main(void)
     start();
     context = open_device();
     drained();
+    draining();
     send_error();
     shared();
     ZERO(ibv_close_device(context));

@@ -340,8 +340,8 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
         sq.psn = next.sq_psn;
     }
     if to == QpState::Sqd {
-        sq.tell_drained = next.en_sqd_async_notify && sq.has_unacked();
-        if next.en_sqd_async_notify && !sq.has_unacked() {
+        sq.tell_drained = next.en_sqd_async_notify && sq.is_draining();
+        if next.en_sqd_async_notify && !sq.is_draining() {
             qp.raise(super::types::EventType::SqDrained);
         }
     }

@@ -69,6 +69,8 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
             return true;
         }
         Err(Trouble::There(Nak::Rnr)) => {
+            // It is begun, and keeps its number.
+            sq.number(at, psns);
             let code = peer.map_or(0, |p| p.rq.lock().min_rnr_timer);
             if sq.back_off_rnr(qp, at, clock::now_ns(), rnr_delay_ns(code)) {
                 qp.node.timers.arm(qp, sq.wait_until);

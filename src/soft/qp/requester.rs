@@ -181,7 +181,8 @@ impl Requester {
             || self.wait_until != 0
             || self.doomed.is_some()
             || (self.foreign.is_some() && self.has_unacked())
-            || qp.state() != QpState::Rts
+            // In SQD only what was begun before goes on.
+            || !(qp.state() == QpState::Rts || qp.state() == QpState::Sqd && at < self.numbered)
         {
             return None;
         }
@@ -413,7 +414,7 @@ impl Requester {
         }
         if self.doomed.is_some() {
             self.fall_if_doomed(qp);
-        } else if qp.state() == QpState::Sqd && !self.has_unacked() && self.tell_drained {
+        } else if qp.state() == QpState::Sqd && !self.is_draining() && self.tell_drained {
             self.tell_drained = false;
             qp.raise(EventType::SqDrained);
         }
@@ -533,6 +534,11 @@ impl Requester {
             qp.node.mem.local(qp.pd, sge, true).map_err(|_| WcStatus::LocProtErr)?;
         }
         Ok(())
+    }
+
+    /// Some request has been begun and is not complete, perhaps since it was refused and will be begun again.
+    pub fn is_draining(&self) -> bool {
+        self.has_unacked() || self.is_retrying()
     }
 
     /// Some request has been refused and is to be begun again: order needs the same way as before.

@@ -476,7 +476,7 @@ pub unsafe extern "C" fn query_qp(
                 max_recv_wr: rq.queue().map_or(0, |q| q.depth()),
                 max_recv_sge: rq.queue().map_or(0, |q| q.max_sge()),
             };
-            (cap, sq.sig_all(), qp.state() == QpState::Sqd && sq.has_unacked(), (sq.psn, rq.psn))
+            (cap, sq.sig_all(), qp.state() == QpState::Sqd && sq.is_draining(), (sq.psn, rq.psn))
         };
         let mut a = ibv_qp_attr::zeroed();
         a.qp_state = qp.state().raw();
