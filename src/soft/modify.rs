@@ -96,9 +96,9 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
             "{call} {what}.grh.sgid_index={}: {}",
             wanted.sgid_index,
             if *e == Errno::ENODATA {
-                "that slot of the GID table is empty"
+                "that slot of the GID table is empty".to_owned()
             } else {
-                "the GID table is shorter"
+                format!("expected 0 to {}", node.gids().len().saturating_sub(1))
             }
         ));
     })?;

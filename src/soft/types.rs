@@ -194,6 +194,15 @@ impl WrOpcode {
     pub const fn is_local(self) -> bool {
         matches!(self, Self::LocalInv | Self::BindMw)
     }
+
+    /// Its payload may be inline (`ibv_post_send(3)`).
+    #[inline]
+    pub const fn may_be_inline(self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::SendImm | Self::SendInv | Self::Write | Self::WriteImm | Self::AtomicWrite
+        )
+    }
 }
 
 impl EventType {

@@ -128,7 +128,8 @@ impl std::fmt::Display for Names {
             write!(f, "{}IBV_QP_{name}", if i > 0 { " | " } else { "" })?;
         }
         let unknown = self.0.bits() & !Mask::all().bits();
-        if unknown != 0 { write!(f, " unknown bits 0x{unknown:x}") } else { Ok(()) }
+        let gap = if self.0.iter_names().next().is_some() { " | " } else { "" };
+        if unknown != 0 { write!(f, "{gap}unknown bits 0x{unknown:x}") } else { Ok(()) }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
 use std::sync::Arc;
 
-use super::Qp;
 use super::sendq::{SendQueue, Wqe};
+use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe};
 use crate::soft::link::Path;
 use crate::soft::link::wires::Wire;
@@ -12,6 +12,7 @@ use crate::soft::types::{
     EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, Sge, WcOpcode, WcStatus, WrOpcode,
 };
 use crate::sys::errno::Errno;
+use crate::sys::log::explain;
 use crate::sys::process_vm::Iovec;
 
 /// The send half.
@@ -558,23 +559,33 @@ impl Requester {
         Ok(())
     }
 
+    #[cold]
+    fn explain_failure(&self, qp: &Qp, at: u64, status: WcStatus) {
+        let wqe: &Wqe = self.queue.wqe(at);
+        let (op, wr_id, length) = (wqe.opcode, wqe.wr_id, wqe.length);
+        let (rkey, addr) = (wqe.rkey, wqe.remote_addr);
+        if status == WcStatus::LocProtErr {
+            let (sges, write) = (self.queue.sges(at), wqe.wants_answer());
+            let reason = reason::Local { qp, pd: qp.pd, sges, write };
+            explain(format_args!(
+                "qp {:?}: {op:?} wr_id={wr_id} completes with {status:?}: {reason}",
+                qp.num
+            ));
+        } else {
+            explain(format_args!(
+                "qp {:?}: {op:?} wr_id={wr_id} completes with {status:?}: length {length} rkey {rkey:?} addr 0x{addr:x}",
+                qp.num
+            ));
+        }
+    }
+
     fn fall_if_doomed(&mut self, qp: &Qp) {
         let Some((at, status)) = self.doomed else { return };
         if at > self.queue.tail {
             return;
         }
         self.doomed = None;
-        let wqe: &Wqe = self.queue.wqe(at);
-        crate::sys::log::explain(format_args!(
-            "qp {:?}: {:?} wr_id={} completes with {status:?}: length {} rkey {:?} addr 0x{:x} SGEs {:?}",
-            qp.num,
-            wqe.opcode,
-            wqe.wr_id,
-            wqe.length,
-            wqe.rkey,
-            wqe.remote_addr,
-            self.queue.sges(at)
-        ));
+        self.explain_failure(qp, at, status);
         // Unreliable QPs keep receiving: only the send queue stops (IBA 10.3.1, SQE).
         if qp.is_reliable() {
             if qp.state() == QpState::Err || qp.state() == QpState::Reset {

@@ -4,7 +4,7 @@ mod effects;
 use std::sync::Arc;
 
 use super::recvq::{RecvQueue, Taken};
-use super::{Nak, Qp};
+use super::{Nak, Qp, reason};
 use crate::soft::ah;
 use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
 use crate::soft::device;
@@ -15,6 +15,7 @@ use crate::soft::srq::Srq;
 use crate::soft::types::{
     Access, EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, Qpn, WcOpcode, WcStatus, WrOpcode,
 };
+use crate::sys::log::explain;
 
 /// Bytes before the payload of a UD receive.
 pub const GRH_BYTES: usize = 40;
@@ -204,6 +205,10 @@ impl Responder {
     /// Begins a UD message: a wrong Q_Key, or a message that does not fit, is dropped without a trace (false).
     pub fn begin_datagram(&mut self, qp: &Qp, request: Request, qkey: u32, grh: &[u8; GRH_BYTES]) -> bool {
         if qkey != self.qkey {
+            explain(format_args!(
+                "qp {:?}: datagram from {:?} dropped: its Q_Key is 0x{qkey:08x}, expected 0x{:08x}",
+                qp.num, request.src_qpn, self.qkey
+            ));
             return false;
         }
         let needs = GRH_BYTES as u64 + request.total.unwrap_or(0) as u64;
@@ -212,6 +217,16 @@ impl Responder {
             None => self.queue.as_ref().and_then(RecvQueue::room_of_next),
         };
         if room.is_none_or(|room| room < needs) {
+            match room {
+                Some(room) => explain(format_args!(
+                    "qp {:?}: datagram from {:?} dropped: it needs {needs} bytes (40 of them for the GRH), the receive has {room}",
+                    qp.num, request.src_qpn
+                )),
+                None => explain(format_args!(
+                    "qp {:?}: datagram from {:?} dropped: no receive is posted",
+                    qp.num, request.src_qpn
+                )),
+            }
             return false;
         }
         self.packet_type = ah::packet_type(grh);
@@ -317,15 +332,15 @@ impl Responder {
             self.establish(qp);
         }
         if !self.access.contains(Access::REMOTE_READ) || self.max_dest_rd_atomic == 0 {
-            return self.refuse(qp, Nak::InvalidRequest);
+            return self.refuse_request(qp, request, Nak::InvalidRequest);
         }
         let n = request.total.unwrap_or(0) as u64;
         if n > MAX_MESSAGE as u64 {
-            return self.refuse(qp, Nak::InvalidRequest);
+            return self.refuse_request(qp, request, Nak::InvalidRequest);
         }
         let need = Access::REMOTE_READ;
         if n > 0 && self.named(qp, request, n, need).is_err() {
-            return self.refuse(qp, Nak::RemoteAccess);
+            return self.refuse_request(qp, request, Nak::RemoteAccess);
         }
         Ok(())
     }
@@ -365,15 +380,15 @@ impl Responder {
             self.establish(qp);
         }
         if !self.access.contains(Access::REMOTE_ATOMIC) || self.max_dest_rd_atomic == 0 {
-            return self.refuse(qp, Nak::InvalidRequest);
+            return self.refuse_request(qp, request, Nak::InvalidRequest);
         }
         if !request.remote_addr.is_multiple_of(8) {
-            return self.refuse(qp, Nak::InvalidRequest);
+            return self.refuse_request(qp, request, Nak::InvalidRequest);
         }
         let op = match request.op {
             WrOpcode::CmpSwap => Access64::CompareSwap { compare: request.compare_add, swap: request.swap },
             WrOpcode::FetchAdd => Access64::FetchAdd(request.compare_add),
-            _ => return self.refuse(qp, Nak::InvalidRequest),
+            _ => return self.refuse_request(qp, request, Nak::InvalidRequest),
         };
         let result = match self.named(qp, request, 8, Access::REMOTE_ATOMIC) {
             Ok(span) => span.atomic(op).ok(),
@@ -381,7 +396,7 @@ impl Responder {
         };
         match result {
             Some(before) => Ok(before),
-            None => self.refuse(qp, Nak::RemoteAccess),
+            None => self.refuse_request(qp, request, Nak::RemoteAccess),
         }
     }
 
@@ -447,7 +462,7 @@ impl Responder {
             Some(srq) if srq.xrc.as_ref().map(|x| x.domain) == qp.xrc_domain => Ok(Some(srq)),
             found => {
                 let why = if found.is_some() { "belongs to another XRC domain" } else { "does not exist" };
-                crate::sys::log::explain(format_args!(
+                explain(format_args!(
                     "qp {:?}: {:?} from {:?} names SRQ 0x{:06x}, which {why}",
                     qp.num, request.op, request.src_qpn, request.srqn
                 ));
@@ -535,7 +550,7 @@ impl Responder {
         if let Some(current) = &mut self.current {
             current.has_taken = false;
         }
-        crate::sys::log::explain(format_args!(
+        explain(format_args!(
             "qp {:?}: receive wr_id={} completes with {status:?}: the request has room for {} bytes in {} SGEs",
             qp.num,
             self.taken.wr_id,
@@ -555,16 +570,9 @@ impl Responder {
     #[cold]
     fn refuse<T>(&mut self, qp: &Qp, nak: Nak) -> Result<T, Nak> {
         if let Some(current) = &self.current {
-            crate::sys::log::explain(format_args!(
-                "qp {:?}: {:?} from {:?} refused with {nak:?}: rkey {:?} addr 0x{:x} length {:?}, QP access {:?}",
-                qp.num,
-                current.request.op,
-                current.request.src_qpn,
-                current.request.rkey,
-                current.request.remote_addr,
-                current.request.total,
-                self.access
-            ));
+            let (access, pd) = (self.access, self.pd_of_current(qp));
+            let reason = reason::Remote { qp, pd, access, request: &current.request, nak };
+            explain(format_args!("{reason}"));
         }
         self.current = None;
         if qp.is_reliable() {

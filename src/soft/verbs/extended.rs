@@ -500,6 +500,12 @@ unsafe fn set_inline(c: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
     unsafe {
         let Some((object, build)) = building(c) else { return };
         let Some(last) = build.staged.last_mut() else { return };
+        let opcode = last.wqe.opcode;
+        if !opcode.may_be_inline() {
+            explain(format_args!("ibv_wr_set_inline_data* qp={:?}: not for {opcode:?}", object.qp.num));
+            build.error = libc::EINVAL;
+            return;
+        }
         let length = list.iter().fold(0usize, |sum, buf| sum.saturating_add(buf.length));
         if length > build.max_inline {
             build.error = refuse(object, length, "inline bytes", "max_inline_data", build.max_inline);

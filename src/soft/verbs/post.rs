@@ -71,7 +71,8 @@ pub unsafe extern "C" fn post_recv(
                 Some(queue) => post_receive(queue.max_sge(), w, |sges| queue.post(w.wr_id, sges)),
             };
             if let Err(e) = posted {
-                explain_receive(format_args!("ibv_post_recv qp={:?} in {state:?}", qp.num), w, e);
+                let limits = rq.queue().map(|q| (q.depth(), q.max_sge()));
+                explain_receive(format_args!("ibv_post_recv qp={:?} in {state:?}", qp.num), w, e, limits);
                 error = fail(e, at, bad);
                 break;
             }
@@ -95,11 +96,11 @@ pub unsafe extern "C" fn post_srq_recv(
             return fail(Errno::EIO, wr, bad);
         }
         let srq = &object::<_, SrqObject>(c).srq;
-        let (_, max_sge, _) = srq.attributes();
+        let (depth, max_sge, _) = srq.attributes();
         let mut at = wr;
         while let Some(w) = at.as_ref() {
             if let Err(e) = post_receive(max_sge, w, |sges| srq.post(w.wr_id, sges)) {
-                explain_receive(format_args!("ibv_post_srq_recv"), w, e);
+                explain_receive(format_args!("ibv_post_srq_recv"), w, e, Some((depth, max_sge)));
                 return fail(e, at, bad);
             }
             at = w.next;
@@ -124,12 +125,18 @@ unsafe fn post_receive(
 }
 
 #[cold]
-fn explain_receive(call: std::fmt::Arguments<'_>, wr: &ibv_recv_wr, e: Errno) {
-    let why = match e {
-        Errno::ENOMEM => "the queue is full",
-        _ => "num_sge exceeds max_recv_sge, the QP is in RESET, or it has no receive queue of its own",
-    };
-    explain(format_args!("{call} wr_id={} num_sge={}: {e:?}, {why}", wr.wr_id, wr.num_sge));
+fn explain_receive(call: std::fmt::Arguments<'_>, wr: &ibv_recv_wr, e: Errno, queue: Option<(u32, u32)>) {
+    let (wr_id, num_sge) = (wr.wr_id, wr.num_sge);
+    match (e, queue) {
+        (_, None) => explain(format_args!("{call} wr_id={wr_id}: it has no receive queue of its own")),
+        (Errno::ENOMEM, Some((depth, _))) => explain(format_args!(
+            "{call} wr_id={wr_id}: the queue is full: {depth} requests wait (max_wr={depth})"
+        )),
+        (_, Some((_, max_sge))) if num_sge < 0 || num_sge as u32 > max_sge => {
+            explain(format_args!("{call} wr_id={wr_id} num_sge={num_sge}: expected at most {max_sge}"));
+        }
+        _ => explain(format_args!("{call} wr_id={wr_id}: expected any state but RESET")),
+    }
 }
 
 /// Names the request at which a list stopped; errno is set as well, since programs print it.

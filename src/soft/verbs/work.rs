@@ -52,6 +52,12 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
         return unsafe { write_local(sq, wr, opcode) };
     }
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    if flags.contains(SendFlags::INLINE) && !opcode.may_be_inline() {
+        return Err(refuse(
+            Errno::EINVAL,
+            format_args!("IBV_SEND_INLINE is for SEND and RDMA WRITE, not {opcode:?}"),
+        ));
+    }
     if wr.num_sge < 0 || wr.num_sge as u32 > sq.queue.max_sge() && !flags.contains(SendFlags::INLINE) {
         return Err(refuse(
             Errno::EINVAL,

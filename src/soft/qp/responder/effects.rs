@@ -68,7 +68,7 @@ impl Responder {
 
     /// Refuses a request that is no message of bytes.
     #[cold]
-    fn refuse_request<T>(&mut self, qp: &Qp, request: &Request, nak: Nak) -> Result<T, Nak> {
+    pub(super) fn refuse_request<T>(&mut self, qp: &Qp, request: &Request, nak: Nak) -> Result<T, Nak> {
         self.abandon();
         self.current = Some(Arriving { request: *request, placed: 0, has_taken: false, srq: None });
         self.refuse(qp, nak)

@@ -1,0 +1,119 @@
+//! Why a request was refused, in words: looked up again once it has failed, so that the way of a good request is not longer.
+use std::fmt;
+
+use super::responder::Request;
+use super::{Nak, Qp};
+use crate::soft::mem::PdId;
+use crate::soft::types::{Access, Key, Sge, WrOpcode};
+
+/// What a QP and a region must allow for a request of this opcode.
+pub fn needed(op: WrOpcode) -> Access {
+    match op {
+        WrOpcode::Read => Access::REMOTE_READ,
+        WrOpcode::CmpSwap | WrOpcode::FetchAdd => Access::REMOTE_ATOMIC,
+        WrOpcode::Write | WrOpcode::WriteImm | WrOpcode::AtomicWrite => Access::REMOTE_WRITE,
+        _ => Access::empty(),
+    }
+}
+
+/// Why the responder refuses a request.
+pub struct Remote<'a> {
+    #[allow(missing_docs)]
+    pub qp: &'a Qp,
+    /// The domain that the key must be of.
+    pub pd: PdId,
+    /// What the QP allows.
+    pub access: Access,
+    #[allow(missing_docs)]
+    pub request: &'a Request,
+    #[allow(missing_docs)]
+    pub nak: Nak,
+}
+
+impl fmt::Display for Remote<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let r = self.request;
+        let (op, from, need) = (r.op, r.src_qpn, needed(r.op));
+        write!(f, "qp {:?}: {op:?} from {from:?} refused with {:?}: ", self.qp.num, self.nak)?;
+        match self.nak {
+            Nak::RemoteAccess => {
+                let len = if need == Access::REMOTE_ATOMIC { 8 } else { r.total.unwrap_or(1) };
+                key(f, self.qp, self.pd, r.rkey, r.remote_addr, len, need)
+            }
+            _ if !self.access.contains(need) => {
+                write!(f, "qp_access_flags are {:?}, expected {need:?}", Flags(self.access))
+            }
+            _ => {
+                let (addr, total) = (r.remote_addr, r.total);
+                write!(
+                    f,
+                    "malformed, misaligned, or beyond what the QP allows: addr 0x{addr:x} length {total:?}"
+                )
+            }
+        }
+    }
+}
+
+/// Why a remote key does not serve.
+fn key(
+    f: &mut fmt::Formatter<'_>,
+    qp: &Qp,
+    pd: PdId,
+    rkey: Key,
+    va: u64,
+    len: u32,
+    need: Access,
+) -> fmt::Result {
+    match qp.node.mem.remote(pd, qp.num, rkey, va, len as u64, need) {
+        Ok(_) => write!(f, "rkey {rkey:?} allows it, but the memory at 0x{va:x}+{len} is not there")?,
+        Err(denied) => write!(f, "rkey {rkey:?}: {denied} (asked for {need:?} at 0x{va:x}+{len})")?,
+    }
+    region(f, qp, rkey)
+}
+
+/// What a key covers.
+fn region(f: &mut fmt::Formatter<'_>, qp: &Qp, key: Key) -> fmt::Result {
+    match qp.node.mem.region(key) {
+        Some(r) => write!(f, "; it covers 0x{:x}+{} with {:?}", r.iova, r.length, Flags(r.access)),
+        None => Ok(()),
+    }
+}
+
+/// Why SGEs of our own do not serve.
+pub struct Local<'a> {
+    #[allow(missing_docs)]
+    pub qp: &'a Qp,
+    #[allow(missing_docs)]
+    pub pd: PdId,
+    #[allow(missing_docs)]
+    pub sges: &'a [Sge],
+    /// The memory is to be written.
+    pub write: bool,
+}
+
+impl fmt::Display for Local<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, sge) in self.sges.iter().enumerate() {
+            let Err(denied) = self.qp.node.mem.local(self.pd, sge, self.write) else { continue };
+            let (addr, len, lkey) = (sge.addr, sge.length, sge.lkey);
+            write!(f, "sg_list[{i}] lkey {lkey:?}: {denied} (asked for 0x{addr:x}+{len})")?;
+            return region(f, self.qp, lkey);
+        }
+        write!(f, "SGEs {:?}", self.sges)
+    }
+}
+
+/// Access flags by name, or that there are none.
+struct Flags(Access);
+
+impl fmt::Debug for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("no access flags");
+        }
+        for (i, (name, _)) in self.0.iter_names().enumerate() {
+            write!(f, "{}{name}", if i > 0 { " | " } else { "" })?;
+        }
+        Ok(())
+    }
+}
