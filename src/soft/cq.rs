@@ -322,6 +322,8 @@ impl Cq {
         }
         if first {
             engine::expect_doorbells();
+        } else {
+            engine::expect_doorbells_again();
         }
     }
 

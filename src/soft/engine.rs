@@ -1,7 +1,8 @@
 //! Who drives: threads that poll or post, else one progress thread that sleeps until a doorbell, a deadline or a packet.
 //!
 //! Peers ring the doorbell for each message only while the process is `asleep`: unless some thread keeps polling and no
-//! CQ waits for an event. A thread blocked in `ibv_get_cq_event` waits on the same descriptors as the progress thread
+//! CQ waits for an event, or has done so long ago that the polling is what the process lives on (UCX polls one CQ beside an
+//! armed one); the event then comes from that thread. A thread blocked in `ibv_get_cq_event` waits on the same descriptors as the progress thread
 //! and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two.
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -19,6 +20,8 @@ const YIELD_AFTER: u32 = 1000;
 const LIFE_EVERY: u32 = 64;
 /// A thread that arms a CQ takes no more than this many rounds of messages.
 const SWEEPS: u32 = 16;
+/// So many signs of life after a CQ was armed, polling counts as persistent although the CQ still waits.
+const PERSISTENT: u64 = 32;
 /// How often the progress thread looks whether somebody still polls or waits.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -46,6 +49,12 @@ pub struct Engine {
     is_aside: AtomicBool,
     /// Counts signs of life of polling threads.
     polls: AtomicU64,
+    /// Counts armings,
+    arms: AtomicU64,
+    /// those that a polling thread knows of,
+    known_arms: AtomicU64,
+    /// and `polls` when it learned of the last one.
+    polls_at_arm: AtomicU64,
     /// Packets do not wake anybody.
     is_deaf: AtomicBool,
 }
@@ -70,6 +79,9 @@ impl Engine {
             armed: AtomicI64::new(0),
             is_aside: AtomicBool::new(false),
             polls: AtomicU64::new(0),
+            arms: AtomicU64::new(0),
+            known_arms: AtomicU64::new(0),
+            polls_at_arm: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
         })
     }
@@ -94,9 +106,20 @@ impl Engine {
         }
     }
 
-    /// Somebody sleeps until a message comes, or may do so any time.
-    fn is_expecting(&self) -> bool {
-        self.armed.load(Ordering::SeqCst) > 0 || self.waiters.load(Ordering::SeqCst) > 0
+    /// Somebody sleeps until a message comes, or may do so any time: `arms` armings have been.
+    fn is_expecting(&self, arms: u64) -> bool {
+        let armed = self.armed.load(Ordering::SeqCst) > 0 && !self.has_outlived(arms);
+        armed || self.waiters.load(Ordering::SeqCst) > 0
+    }
+
+    /// Polling has gone on for long since the last of `arms` armings.
+    fn has_outlived(&self, arms: u64) -> bool {
+        let polls = self.polls.load(Ordering::Relaxed);
+        if self.known_arms.load(Ordering::Acquire) != arms {
+            self.polls_at_arm.store(polls, Ordering::Relaxed);
+            self.known_arms.store(arms, Ordering::Release);
+        }
+        polls.wrapping_sub(self.polls_at_arm.load(Ordering::Relaxed)) >= PERSISTENT
     }
 
     /// Adds the doorbells of the process to a channel's own set.
@@ -231,10 +254,11 @@ fn live(node: &'static Node, empties: u32) -> bool {
     let engine = &node.engine;
     engine.polls.fetch_add(1, Ordering::Relaxed);
     let own = node.wires.own();
-    if own.is_asleep() && !engine.is_expecting() {
+    let arms = engine.arms.load(Ordering::SeqCst);
+    if own.is_asleep() && !engine.is_expecting(arms) {
         own.set_asleep(false);
         fence(Ordering::SeqCst);
-        if engine.is_expecting() {
+        if engine.arms.load(Ordering::SeqCst) != arms || engine.is_expecting(arms) {
             // Somebody went to sleep meanwhile.
             expect_doorbells();
         } else {
@@ -261,16 +285,24 @@ pub fn watch(channel: &Epoll) -> Result<(), Errno> {
     node::node()?.engine.join(channel)
 }
 
-/// Counts CQs that wait for an event; while there are any, peers ring the doorbell for each message.
+/// Counts CQs that wait for an event; until polling has outlived the arming, peers ring the doorbell for each message.
 pub fn count_armed(by: i64) {
     if let Some(node) = node::existing() {
         node.engine.armed.fetch_add(by, Ordering::SeqCst);
     }
 }
 
+/// An armed CQ was armed again: as [`expect_doorbells`], unless peers ring anyway.
+pub fn expect_doorbells_again() {
+    if node::existing().is_some_and(|node| !node.wires.own().is_asleep()) {
+        expect_doorbells();
+    }
+}
+
 /// A CQ was armed: from now on peers ring for each message, and what came before is taken now.
 pub fn expect_doorbells() {
     if let Some(node) = node::existing() {
+        node.engine.arms.fetch_add(1, Ordering::SeqCst);
         fall_asleep(node);
         if (0..SWEEPS).all(|_| sweep_of(node)) {
             // There is more: whoever waits for descriptors goes on.
@@ -333,4 +365,28 @@ impl Drop for Waiting {
 pub fn is_nonblocking(fd: RawFd) -> bool {
     // SAFETY: F_GETFL only reads flags.
     unsafe { libc::fcntl(fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polling_that_goes_on_outlives_an_arming_until_the_next_one() {
+        let engine = Engine::new().unwrap();
+        assert!(!engine.is_expecting(0));
+        engine.armed.store(1, Ordering::SeqCst);
+        let live = |n: u64| engine.polls.fetch_add(n, Ordering::SeqCst);
+        live(1000);
+        assert!(engine.is_expecting(1));
+        live(PERSISTENT - 1);
+        assert!(engine.is_expecting(1));
+        live(1);
+        assert!(!engine.is_expecting(1));
+        assert!(engine.is_expecting(2));
+        live(PERSISTENT);
+        assert!(!engine.is_expecting(2));
+        engine.waiters.store(1, Ordering::SeqCst);
+        assert!(engine.is_expecting(2));
+    }
 }
