@@ -22,7 +22,7 @@ macro_rules! programs {
 
 programs! {
     access_errors atomics big cq_ex device_memory events forks import inline_sge lid lifecycle limits moderation multicast open_qp overrun
-    parent_domain posting queue_events qp_states query rc_loopback regions srq threads ud_grh windows xrc xrc_processes
+    parent_domain posting queue_events qp_states query rc_loopback regions shortage srq threads ud_grh windows xrc xrc_processes
 }
 
 /// One test for each program that is a server and a client.

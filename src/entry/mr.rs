@@ -4,6 +4,7 @@ use crate::core::convention::{code, given, minus_one, nothing, pointer, refuse};
 use crate::provider::context;
 use crate::sys::errno::Errno;
 use std::ffi::{c_int, c_void};
+use std::os::fd::IntoRawFd;
 
 export!(ibv_reg_mr => "ibv_reg_mr" @@ "IBVERBS_1.1");
 export!(ibv_reg_mr_iova => "ibv_reg_mr_iova" @@ "IBVERBS_1.7");
@@ -248,11 +249,7 @@ pub(super) unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c
                 "ibv_export_buf_dmabuf_fd buf={buf:p}: no dma-buf stands behind it"
             ));
         }
-        // SAFETY: duplicates a descriptor of the library.
-        match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) } {
-            -1 => Err(Errno::last()),
-            fd => Ok(fd),
-        }
+        Ok(crate::sys::fd::duplicate(fd)?.into_raw_fd())
     })
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::channel::{AsyncQueue, CompChannel};
 use super::engine;
-use super::mem::area::{Allocator, Area, Purpose};
+use super::mem::area::{Allocator, Area, Purpose, zeros};
 use super::node;
 use super::types::{EventType, Qpn, WcOpcode, WcStatus};
 use crate::sys::{clock, errno::Errno, fork, lock::Lock};
@@ -147,7 +147,7 @@ pub struct CqConfig {
 }
 
 impl Cq {
-    /// A CQ that notifies `channel` and reports its own failure to `events`; ENOMEM where the allocator has no memory.
+    /// A CQ that notifies `channel` and reports its own failure to `events`; ENOMEM where there is no memory.
     pub fn new(
         config: &CqConfig,
         channel: Option<Arc<CompChannel>>,
@@ -155,7 +155,7 @@ impl Cq {
     ) -> Result<Arc<Self>, Errno> {
         let ring = Ring {
             slots: ring_of(config.depth, config.allocator.as_ref())?,
-            stamps: config.timestamps.then(|| stamps_of(config.depth)),
+            stamps: config.timestamps.then(|| stamps_of(config.depth)).transpose()?,
             tail: 0,
             head: 0,
             depth: config.depth,
@@ -345,7 +345,7 @@ impl Cq {
         let address = self.cookie.load(Ordering::Relaxed);
         self.events.forget(&self.cookie);
         let mut ring = self.ring.lock();
-        (ring.slots, ring.stamps) = (Area::heap(0, EMPTY), None);
+        (ring.slots, ring.stamps) = (Area::none(), None);
         (ring.tail, ring.head, ring.depth, ring.overrun) = (0, 0, 0, true);
         self.held.store(0, Ordering::Relaxed);
         *self.allocator.lock() = None;
@@ -399,8 +399,9 @@ impl Cq {
         if held > depth {
             return Err(held);
         }
+        let stamped = ring.stamps.is_some();
         let mut slots = ring_of(depth, allocator.as_ref()).map_err(|_| 0u32)?;
-        let mut stamps = ring.stamps.is_some().then(|| stamps_of(depth));
+        let mut stamps = stamped.then(|| stamps_of(depth)).transpose().map_err(|_| 0u32)?;
         for i in 0..held {
             let from = ring.tail.wrapping_add(i) as usize & (ring.slots.len() - 1);
             slots[i as usize] = ring.slots[from];
@@ -441,8 +442,8 @@ fn ring_of(depth: u32, allocator: Option<&Arc<dyn Allocator>>) -> Result<Area<Cq
 
 const EMPTY: Cqe = Cqe::new(0, Qpn(0), WcOpcode::Send, WcStatus::Success);
 
-fn stamps_of(depth: u32) -> Box<[u64]> {
-    vec![0; depth.next_power_of_two() as usize].into_boxed_slice()
+fn stamps_of(depth: u32) -> Result<Box<[u64]>, Errno> {
+    zeros(depth.next_power_of_two() as usize)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! armed one); the event then comes from that thread. A thread blocked in `ibv_get_cq_event` waits on the same descriptors as the progress thread
 //! and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two.
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
@@ -146,6 +147,14 @@ pub fn start(node: &'static Node) {
 }
 
 fn run(node: &'static Node) {
+    let Err(e) = drive(node);
+    crate::sys::log::explain(format_args!(
+        "the progress thread stops: the application closed a descriptor that is not its own ({e:?}); only calls make progress"
+    ));
+}
+
+/// Drives the node until the epoll set fails.
+fn drive(node: &'static Node) -> Result<Infallible, Errno> {
     let engine = &node.engine;
     let mut polls = 0;
     loop {
@@ -157,10 +166,10 @@ fn run(node: &'static Node) {
         }
         if node.wires.own().is_asleep() {
             while sweep_of(node) {}
-            handle_events(node, -1);
+            handle_events(node, -1)?;
             continue;
         }
-        handle_events(node, TICK.as_millis() as i32);
+        handle_events(node, TICK.as_millis() as i32)?;
         let now = engine.polls.load(Ordering::Relaxed);
         if now == polls {
             fall_asleep(node);
@@ -183,15 +192,15 @@ fn stand_aside(engine: &Engine) {
     std::thread::sleep(TICK);
 }
 
-/// Handles what the epoll set has, waiting at most `timeout_ms` (-1: for ever). True if there was anything.
-fn handle_events(node: &'static Node, timeout_ms: i32) -> bool {
+/// Handles what the epoll set has, waiting at most `timeout_ms` (-1: for ever). Errors as [`Epoll::wait`].
+fn handle_events(node: &'static Node, timeout_ms: i32) -> Result<(), Errno> {
     let mut events = [NO_EVENT; 16];
-    let got = node.engine.epoll.wait(&mut events, timeout_ms).len();
+    let got = node.engine.epoll.wait(&mut events, timeout_ms)?.len();
     for event in &events[..got] {
         handle(node, event);
     }
     node.settle();
-    got > 0
+    Ok(())
 }
 
 fn handle(node: &'static Node, event: &Event) {
@@ -328,7 +337,7 @@ pub fn begin_wait(ready: impl Fn() -> bool) -> Result<bool, Errno> {
 /// The wait is over: what woke it is handled.
 pub fn end_wait() {
     let Some(node) = node::existing() else { return };
-    handle_events(node, 0);
+    let _ = handle_events(node, 0);
     WAITING.with(|waiting| waiting.end(node));
 }
 

@@ -68,7 +68,7 @@ impl Srq {
 
     /// Gives its memory back; before the application's object goes. QPs that are being destroyed may know it for longer.
     pub fn retire(&self) {
-        self.state.lock().queue = RecvQueue::new(0, 0);
+        self.state.lock().queue = RecvQueue::none();
     }
 
     /// Where its events go.
@@ -117,12 +117,12 @@ impl Srq {
         Ok(())
     }
 
-    /// Changes the depth; EINVAL when the waiting requests or the armed limit do not fit.
+    /// Changes the depth; EINVAL when the waiting requests or the armed limit do not fit, ENOMEM where there is no memory.
     pub fn resize(&self, depth: u32) -> Result<(), Errno> {
         let mut state = self.state.lock();
-        if depth == 0 || state.limit > depth || !state.queue.resize(depth) {
+        if depth == 0 || state.limit > depth {
             return Err(Errno::EINVAL);
         }
-        Ok(())
+        state.queue.resize(depth)
     }
 }

@@ -1,6 +1,6 @@
 //! Waiting for descriptors.
-use super::errno::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use super::{errno::Errno, fd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Readable.
 pub const IN: u32 = libc::EPOLLIN as u32;
@@ -30,11 +30,7 @@ impl Epoll {
     pub fn new() -> Result<Self, Errno> {
         // SAFETY: epoll_create1 takes an int.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: a descriptor the kernel just made for us.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Self(fd::adopt(fd)?))
     }
 
     /// Watches `fd` for `events`; `token` comes back in the event's `u64`.
@@ -53,11 +49,20 @@ impl Epoll {
     }
 
     /// Waits at most `timeout_ms` (-1: for ever) and returns the events; none after a signal.
-    pub fn wait<'a>(&self, events: &'a mut [Event], timeout_ms: i32) -> &'a [Event] {
+    ///
+    /// # Errors
+    /// EBADF or EINVAL where somebody else has closed the descriptor: there will never be an event again.
+    pub fn wait<'a>(&self, events: &'a mut [Event], timeout_ms: i32) -> Result<&'a [Event], Errno> {
         let max = events.len().min(i32::MAX as usize) as i32;
         // SAFETY: the kernel writes at most `max` events into the array.
         let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), max, timeout_ms) };
-        &events[..usize::try_from(n).unwrap_or(0)]
+        match usize::try_from(n) {
+            Ok(n) => Ok(&events[..n]),
+            Err(_) => match Errno::last() {
+                Errno::EINTR => Ok(&[]),
+                e => Err(e),
+            },
+        }
     }
 
     fn control(&self, op: i32, fd: BorrowedFd<'_>, events: u32, token: u64) -> Result<(), Errno> {
@@ -120,16 +125,22 @@ mod tests {
     use crate::sys::eventfd::EventFd;
 
     #[test]
+    fn a_set_that_is_no_longer_one_is_an_error_and_not_nothing() {
+        let stranger = Epoll(EventFd::new().unwrap().into());
+        assert_eq!(stranger.wait(&mut [NO_EVENT; 1], -1).unwrap_err(), Errno::EINVAL);
+    }
+
+    #[test]
     fn events_carry_their_token() {
         let (epoll, a, b) = (Epoll::new().unwrap(), EventFd::new().unwrap(), EventFd::new().unwrap());
         epoll.add(a.as_fd(), IN, 1).unwrap();
         epoll.add(b.as_fd(), IN, 2).unwrap();
         let mut events = [NO_EVENT; 4];
-        assert!(epoll.wait(&mut events, 0).is_empty());
+        assert!(epoll.wait(&mut events, 0).unwrap().is_empty());
         b.signal();
-        let got = epoll.wait(&mut events, 1000);
+        let got = epoll.wait(&mut events, 1000).unwrap();
         assert_eq!((got.len(), { got[0].u64 }), (1, 2));
         epoll.remove(b.as_fd());
-        assert!(epoll.wait(&mut events, 0).is_empty());
+        assert!(epoll.wait(&mut events, 0).unwrap().is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! A counter that polls readable while it is not zero.
-use super::errno::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use super::{errno::Errno, fd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// An eventfd, non-blocking and close-on-exec.
 #[derive(Debug)]
@@ -11,11 +11,7 @@ impl EventFd {
     pub fn new() -> Result<Self, Errno> {
         // SAFETY: eventfd takes integers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: a descriptor the kernel just made for us.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Self(fd::adopt(fd)?))
     }
 
     /// Makes it readable.

@@ -1,6 +1,6 @@
 //! Folders as the kernel has them, past whatever a preloaded library shows in their place.
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -10,11 +10,7 @@ pub fn has_entries(path: &Path) -> bool {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     // SAFETY: the path is a C string; the call returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) } as i32;
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: the descriptor is new and nobody else has it.
-    let folder = unsafe { OwnedFd::from_raw_fd(fd) };
+    let Ok(folder) = super::fd::adopt(fd) else { return false };
     let mut entries = [0u64; 256];
     loop {
         // SAFETY: the buffer has the size that is told.

@@ -2,7 +2,7 @@
 use std::ffi::CStr;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::errno::Errno;
@@ -161,17 +161,14 @@ fn subscribe() -> Option<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: a descriptor just opened, owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = super::fd::adopt(fd).ok()?;
     // SAFETY: zero is a valid sockaddr_nl.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::AF_NETLINK as u16;
     address.nl_groups = groups as u32;
     // SAFETY: the address has the length given.
-    let bound = unsafe { libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as u32) };
+    let bound =
+        unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) };
     (bound == 0).then_some(socket)
 }
 
@@ -183,11 +180,7 @@ fn index_of(name: &str) -> u32 {
 fn read_mtus(interfaces: &mut [Interface]) {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return;
-    }
-    // SAFETY: a descriptor just opened, owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let Ok(socket) = super::fd::adopt(fd) else { return };
     for interface in interfaces {
         // SAFETY: zero is a valid ifreq.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -2,9 +2,10 @@
 //!
 //! Silent unless asked: `ANYVERBS_EXPLAIN=1` sends reasons to stderr; a log file that opens receives everything up to
 //! its level. The environment is read once, at the first line. `errno` is left as it was.
-use crate::sys::errno::Errno;
+use crate::sys::{errno::Errno, fd};
 use std::ffi::{CString, OsString};
 use std::fmt::{self, Write};
+use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -125,7 +126,8 @@ fn open_log(name: OsString) -> i32 {
     let fd = CString::new(name.into_vec()).map_or(-1, |name| {
         let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
         // SAFETY: `name` is a NUL-terminated string that outlives the call.
-        unsafe { libc::open(name.as_ptr(), flags, 0o666) }
+        let fd = unsafe { libc::open(name.as_ptr(), flags, 0o666) };
+        fd::adopt(fd).map_or(-1, IntoRawFd::into_raw_fd)
     });
     saved.store();
     fd

@@ -1,7 +1,7 @@
 //! Memory files that are passed to other processes, sealed so that a peer cannot pull the pages away.
-use super::errno::Errno;
+use super::{errno::Errno, fd};
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The seals every memory file of ours carries and every received one must carry.
 pub const FIXED: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -14,9 +14,7 @@ pub fn create(name: &CStr, len: usize) -> Result<OwnedFd, Errno> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     let open = |flags| {
         // SAFETY: `name` is a C string that outlives the call.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-        // SAFETY: a descriptor the kernel just made for us.
-        if fd < 0 { Err(Errno::last()) } else { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) }
+        fd::adopt(unsafe { libc::memfd_create(name.as_ptr(), flags) })
     };
     // Kernels before 6.3 do not know the no-exec flag.
     let fd = match open(flags | MFD_NOEXEC_SEAL) {

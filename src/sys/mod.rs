@@ -3,6 +3,7 @@ pub mod clock;
 pub mod epoll;
 pub mod errno;
 pub mod eventfd;
+pub mod fd;
 pub mod folder;
 pub mod fork;
 pub mod futex;

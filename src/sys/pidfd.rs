@@ -1,16 +1,12 @@
 //! Processes as descriptors: a pidfd polls readable once the whole process has exited.
-use super::errno::Errno;
-use std::os::fd::{FromRawFd, OwnedFd};
+use super::{errno::Errno, fd};
+use std::os::fd::OwnedFd;
 
 /// A descriptor for the process `pid` (as this PID namespace numbers it). ESRCH where there is none, ENOSYS before Linux 5.3.
 pub fn open(pid: i32) -> Result<OwnedFd, Errno> {
     // SAFETY: pidfd_open takes integers; the descriptor is close-on-exec.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(Errno::last());
-    }
-    // SAFETY: a descriptor the kernel just made for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    fd::adopt(fd as i32)
 }
 
 /// Waits for a child of this process and returns its exit status; None where a signal ended it.

@@ -3,7 +3,7 @@
 //! Message formats: rtnetlink(7). Every call opens its own socket, so nothing is shared with a forked child.
 use crate::sys::errno::Errno;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// How the kernel would send to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,17 +238,13 @@ fn open() -> Result<OwnedFd, Errno> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return Err(Errno::last());
-    }
-    // SAFETY: a descriptor just opened, owned by nobody else.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = super::fd::adopt(fd)?;
     // The kernel answers at once; a second without an answer means that it never will.
     let patience = libc::timeval { tv_sec: 1, tv_usec: 0 };
     // SAFETY: the option's value is a timeval of the length given.
     unsafe {
         libc::setsockopt(
-            fd,
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_RCVTIMEO,
             (&raw const patience).cast(),

@@ -1,8 +1,8 @@
 //! Abstract SEQPACKET unix sockets: messages keep their bounds, may carry descriptors, and a dead peer hangs up.
-use super::errno::Errno;
 use super::fork::ParentFd;
+use super::{errno::Errno, fd};
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Descriptors that one message may carry here.
 pub const MAX_FDS: usize = 4;
@@ -45,9 +45,7 @@ pub fn connect(name: &str) -> Result<ParentFd, Errno> {
 pub fn probe() -> Result<ParentFd, Errno> {
     // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    check(fd)?;
-    // SAFETY: a descriptor the kernel just made for us.
-    Ok(ParentFd::new(unsafe { OwnedFd::from_raw_fd(fd) }))
+    Ok(ParentFd::new(fd::adopt(fd)?))
 }
 
 /// Marks the abstract name as taken while the descriptor is open. Names of different types of sockets do not collide.
@@ -72,15 +70,13 @@ pub fn is_marked(probe: BorrowedFd<'_>, name: &str) -> bool {
 pub fn named(name: &str) -> Result<OwnedFd, Errno> {
     // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    check(fd)?;
-    // SAFETY: a descriptor the kernel just made for us.
-    let sock = unsafe { OwnedFd::from_raw_fd(fd) };
+    let sock = fd::adopt(fd)?;
     let (addr, len) = address(name)?;
     // SAFETY: `addr` is ours and `len` bytes of it are valid; shutdown takes integers.
     unsafe {
-        check(libc::bind(fd, (&raw const addr).cast(), len))?;
+        check(libc::bind(sock.as_raw_fd(), (&raw const addr).cast(), len))?;
         // Nobody has anything to say to it.
-        libc::shutdown(fd, libc::SHUT_WR);
+        libc::shutdown(sock.as_raw_fd(), libc::SHUT_WR);
     }
     Ok(sock)
 }
@@ -107,9 +103,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<ParentFd, Errno> {
     // SAFETY: the peer's address is not asked for.
     let fd =
         unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    check(fd)?;
-    // SAFETY: a descriptor the kernel just made for us.
-    Ok(ParentFd::new(unsafe { OwnedFd::from_raw_fd(fd) }))
+    Ok(ParentFd::new(fd::adopt(fd)?))
 }
 
 /// Sends one message with descriptors; never waits, never raises SIGPIPE.
@@ -148,7 +142,7 @@ pub struct Received {
     pub len: usize,
     /// The descriptors, close-on-exec.
     pub fds: Vec<OwnedFd>,
-    /// More descriptors came than [`MAX_FDS`]; those are closed already.
+    /// More descriptors came than there is room for here, or than this process may have; those are closed already.
     pub truncated: bool,
 }
 
@@ -173,6 +167,7 @@ pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received, Errno> {
     }
     let len = usize::try_from(n).map_err(|_| Errno::last())?;
     let mut fds = Vec::new();
+    let mut truncated = msg.msg_flags & libc::MSG_CTRUNC != 0;
     // SAFETY: the kernel filled msg_control; CMSG_* walk within msg_controllen; SCM_RIGHTS data are descriptors now ours.
     unsafe {
         let mut cmsg = libc::CMSG_FIRSTHDR(&msg);
@@ -180,15 +175,17 @@ pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received, Errno> {
             if (*cmsg).cmsg_level == libc::SOL_SOCKET && (*cmsg).cmsg_type == libc::SCM_RIGHTS {
                 let data = ((*cmsg).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
                 let first = libc::CMSG_DATA(cmsg).cast::<RawFd>();
-                fds.extend(
-                    (0..data / size_of::<RawFd>())
-                        .map(|i| OwnedFd::from_raw_fd(first.add(i).read_unaligned())),
-                );
+                for i in 0..data / size_of::<RawFd>() {
+                    match fd::adopt(first.add(i).read_unaligned()) {
+                        Ok(fd) => fds.push(fd),
+                        Err(_) => truncated = true,
+                    }
+                }
             }
             cmsg = libc::CMSG_NXTHDR(&msg, cmsg);
         }
     }
-    Ok(Received { len, fds, truncated: msg.msg_flags & libc::MSG_CTRUNC != 0 })
+    Ok(Received { len, fds, truncated })
 }
 
 /// The other end's credentials (SO_PEERCRED).
@@ -217,8 +214,7 @@ pub fn peer_pidfd(sock: BorrowedFd<'_>) -> Option<OwnedFd> {
         libc::getsockopt(sock.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &mut len)
     };
     if ok == 0 && fd >= 0 {
-        // SAFETY: a descriptor the kernel just made for us.
-        return Some(unsafe { OwnedFd::from_raw_fd(fd) });
+        return fd::adopt(fd).ok();
     }
     if Errno::last().0 != libc::ENOPROTOOPT {
         return None;
@@ -247,9 +243,7 @@ fn socket() -> Result<OwnedFd, Errno> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket takes integers.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    check(fd)?;
-    // SAFETY: a descriptor the kernel just made for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    fd::adopt(fd)
 }
 
 fn address(name: &str) -> Result<(libc::sockaddr_un, libc::socklen_t), Errno> {

@@ -1,6 +1,6 @@
 //! A deadline that polls readable.
-use super::errno::Errno;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use super::{errno::Errno, fd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// A timerfd on CLOCK_MONOTONIC, non-blocking and close-on-exec.
 #[derive(Debug)]
@@ -12,11 +12,7 @@ impl TimerFd {
         // SAFETY: timerfd_create takes integers.
         let fd =
             unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: a descriptor the kernel just made for us.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Self(fd::adopt(fd)?))
     }
 
     /// Sets it to `at` (as [`super::clock::now_ns`]); a moment that has passed makes it readable at once.

@@ -1,10 +1,12 @@
 //! Memory of queues: the heap's, or what the allocator of a parent domain gives.
+use std::alloc::{Layout, alloc_zeroed};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::sys::errno::Errno;
+use crate::sys::log::explain;
 
 /// What a queue's memory is for; the lower half of the `resource_type` that allocators of parent domains are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,46 @@ pub trait Allocator: Send + Sync + fmt::Debug {
     fn give_back(&self, at: NonNull<u8>, purpose: Purpose);
 }
 
+/// `len` values `fill` on the heap; ENOMEM where there is no memory, which must not end the application.
+pub fn filled<T: Clone>(len: usize, fill: T) -> Result<Box<[T]>, Errno> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(len).map_err(|_| short_of(len * size_of::<T>()))?;
+    values.resize(len, fill);
+    Ok(values.into_boxed_slice())
+}
+
+/// Numbers, for which memory of zeros is zero.
+///
+/// # Safety
+/// Only for types that have a value for every pattern of bits.
+pub unsafe trait Number: Copy {}
+// SAFETY: an integer.
+unsafe impl Number for u8 {}
+// SAFETY: an integer.
+unsafe impl Number for u32 {}
+// SAFETY: an integer.
+unsafe impl Number for u64 {}
+
+/// `len` zeros on the heap, whose pages are not touched yet; ENOMEM where there is no memory.
+pub fn zeros<T: Number>(len: usize) -> Result<Box<[T]>, Errno> {
+    let layout = Layout::array::<T>(len).map_err(|_| Errno::ENOMEM)?;
+    if layout.size() == 0 {
+        return Ok(Box::default());
+    }
+    // SAFETY: the layout is not empty.
+    let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| short_of(layout.size()))?;
+    // SAFETY: the global allocator gave memory of the layout of such a slice, and zeros are numbers.
+    Ok(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(at.cast::<T>(), len).as_ptr()) })
+}
+
+#[cold]
+fn short_of(bytes: usize) -> Errno {
+    explain(format_args!(
+        "no memory for a queue: {bytes} bytes were refused (RLIMIT_AS, or a limit of the system)"
+    ));
+    Errno::ENOMEM
+}
+
 /// A fixed number of plain values.
 pub struct Area<T: Copy> {
     at: NonNull<T>,
@@ -47,16 +89,20 @@ pub struct Area<T: Copy> {
 }
 
 impl<T: Copy> Area<T> {
-    /// `len` values `fill` on the heap.
-    pub fn heap(len: usize, fill: T) -> Self {
-        let at = Box::leak(vec![fill; len].into_boxed_slice());
-        Self { at: NonNull::from(at).cast(), len, owner: None }
+    /// Of no values.
+    pub fn none() -> Self {
+        Self { at: NonNull::dangling(), len: 0, owner: None }
     }
 
-    /// The same from an allocator, if there is one.
+    fn heap(len: usize, fill: T) -> Result<Self, Errno> {
+        let at = Box::leak(filled(len, fill)?);
+        Ok(Self { at: NonNull::from(at).cast(), len, owner: None })
+    }
+
+    /// `len` values `fill`, from an allocator if there is one, else on the heap.
     ///
     /// # Errors
-    /// ENOMEM where it has none.
+    /// ENOMEM where there is no memory.
     pub fn new(
         len: usize,
         fill: T,
@@ -64,9 +110,9 @@ impl<T: Copy> Area<T> {
         purpose: Purpose,
     ) -> Result<Self, Errno> {
         let size = len * size_of::<T>();
-        let Some(allocator) = allocator.filter(|_| size > 0) else { return Ok(Self::heap(len, fill)) };
+        let Some(allocator) = allocator.filter(|_| size > 0) else { return Self::heap(len, fill) };
         let at = match allocator.take(size, align_of::<T>().max(64), purpose) {
-            Grant::Default => return Ok(Self::heap(len, fill)),
+            Grant::Default => return Self::heap(len, fill),
             Grant::None => return Err(Errno::ENOMEM),
             Grant::Memory(at) => at.cast::<T>(),
         };
@@ -82,7 +128,7 @@ impl<T: Copy> Drop for Area<T> {
     fn drop(&mut self) {
         match &self.owner {
             Some((allocator, purpose)) => allocator.give_back(self.at.cast(), *purpose),
-            // SAFETY: `heap` leaked a boxed slice of this length.
+            // SAFETY: `heap` leaked a boxed slice of this length, and one of none needs no memory.
             None => drop(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(self.at, self.len).as_ptr()) }),
         }
     }
@@ -162,5 +208,15 @@ mod tests {
         assert_eq!(Area::new(1, 0u8, Some(&allocator), Purpose::Srq).unwrap_err(), Errno::ENOMEM);
         assert!(Area::new(0, 0u8, Some(&allocator), Purpose::Srq).unwrap().is_empty());
         assert_eq!(Area::new(3, 1u8, None, Purpose::Srq).unwrap()[..], [1; 3]);
+        assert!(Area::<u64>::none().is_empty());
+    }
+
+    #[test]
+    fn a_heap_without_memory_is_enomem() {
+        let too_many = isize::MAX as usize / 16;
+        assert_eq!(Area::new(too_many, 0u64, None, Purpose::Cq).unwrap_err(), Errno::ENOMEM);
+        assert_eq!(filled(too_many, [0u64; 2]).unwrap_err(), Errno::ENOMEM);
+        assert_eq!(zeros::<u64>(too_many).unwrap_err(), Errno::ENOMEM);
+        assert_eq!((zeros::<u32>(0).unwrap().len(), &zeros::<u32>(3).unwrap()[..]), (0, &[0; 3][..]));
     }
 }

@@ -1,7 +1,7 @@
 //! Receive work requests in private memory, of a QP or of an SRQ.
 use std::sync::Arc;
 
-use crate::soft::mem::area::{Allocator, Area, Purpose};
+use crate::soft::mem::area::{Allocator, Area, Purpose, zeros};
 use crate::soft::types::Sge;
 use crate::sys::errno::Errno;
 
@@ -30,41 +30,33 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// A queue for `depth` requests of up to `max_sge` SGEs.
-    pub fn new(depth: u32, max_sge: u32) -> Self {
-        let sges = Area::heap((depth as usize).next_power_of_two() * max_sge as usize, Sge::default());
-        Self::over(sges, depth, max_sge, None)
+    /// A queue that holds nothing.
+    pub fn none() -> Self {
+        Self {
+            wr_ids: Box::default(),
+            counts: Box::default(),
+            sges: Area::none(),
+            allocator: None,
+            depth: 0,
+            max_sge: 0,
+            tail: 0,
+            head: 0,
+        }
     }
 
-    /// The same with the SGEs in memory of an allocator; ENOMEM where it has none.
+    /// A queue for `depth` requests of up to `max_sge` SGEs, in memory of the allocator if there is one. ENOMEM where
+    /// there is no memory.
     pub fn new_in(
         depth: u32,
         max_sge: u32,
         allocator: Option<(Arc<dyn Allocator>, Purpose)>,
     ) -> Result<Self, Errno> {
-        let Some((from, purpose)) = &allocator else { return Ok(Self::new(depth, max_sge)) };
-        let places = (depth as usize).next_power_of_two() * max_sge as usize;
-        let sges = Area::new(places, Sge::default(), Some(from), *purpose)?;
-        Ok(Self::over(sges, depth, max_sge, allocator))
-    }
-
-    fn over(
-        sges: Area<Sge>,
-        depth: u32,
-        max_sge: u32,
-        allocator: Option<(Arc<dyn Allocator>, Purpose)>,
-    ) -> Self {
         let slots = (depth as usize).next_power_of_two();
-        Self {
-            wr_ids: vec![0; slots].into_boxed_slice(),
-            counts: vec![0; slots].into_boxed_slice(),
-            sges,
-            allocator,
-            depth,
-            max_sge,
-            tail: 0,
-            head: 0,
-        }
+        let purpose = allocator.as_ref().map_or(Purpose::RecvQueue, |(_, purpose)| *purpose);
+        let from = allocator.as_ref().map(|(from, _)| from);
+        let sges = Area::new(slots * max_sge as usize, Sge::default(), from, purpose)?;
+        let (wr_ids, counts) = (zeros(slots)?, zeros(slots)?);
+        Ok(Self { wr_ids, counts, sges, allocator, depth, max_sge, tail: 0, head: 0 })
     }
 
     /// Requests that it holds at most.
@@ -140,12 +132,12 @@ impl RecvQueue {
         Some(self.wr_ids[slot])
     }
 
-    /// Changes the depth; false when the waiting requests do not fit, or there is no memory.
-    pub fn resize(&mut self, depth: u32) -> bool {
+    /// Changes the depth; EINVAL when the waiting requests do not fit, ENOMEM where there is no memory.
+    pub fn resize(&mut self, depth: u32) -> Result<(), Errno> {
         if self.len() > depth {
-            return false;
+            return Err(Errno::EINVAL);
         }
-        let Ok(mut new) = Self::new_in(depth, self.max_sge, self.allocator.clone()) else { return false };
+        let mut new = Self::new_in(depth, self.max_sge, self.allocator.clone())?;
         while !self.is_empty() {
             let slot = self.tail as usize & (self.wr_ids.len() - 1);
             let first = slot * self.max_sge as usize;
@@ -155,7 +147,7 @@ impl RecvQueue {
             self.tail += 1;
         }
         *self = new;
-        true
+        Ok(())
     }
 
     /// Forgets everything.

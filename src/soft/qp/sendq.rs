@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::soft::ah::Ah;
 use crate::soft::mem::Bind;
-use crate::soft::mem::area::{Allocator, Area, Purpose};
+use crate::soft::mem::area::{Allocator, Area, Purpose, filled, zeros};
 use crate::soft::types::{Access, Key, Psn, Qpn, SendFlags, Sge, WrOpcode};
 use crate::sys::errno::Errno;
 
@@ -122,13 +122,24 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// A queue for `depth` requests of up to `max_sge` SGEs or `max_inline` inline bytes.
-    pub fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
-        let sges = Area::heap(places(depth, max_sge), Sge::default());
-        Self::over(sges, depth, max_sge, max_inline)
+    /// A queue that holds nothing.
+    pub fn none() -> Self {
+        Self {
+            wqes: Box::default(),
+            sges: Area::none(),
+            inline: Box::default(),
+            depth: 0,
+            max_sge: 0,
+            max_inline: 0,
+            tail: 0,
+            next: 0,
+            head: 0,
+            drafts: 0,
+        }
     }
 
-    /// The same with the SGEs in memory of an allocator; ENOMEM where it has none.
+    /// A queue for `depth` requests of up to `max_sge` SGEs, in memory of the allocator if there is one, or `max_inline`
+    /// inline bytes. ENOMEM where there is no memory.
     pub fn new_in(
         depth: u32,
         max_sge: u32,
@@ -136,23 +147,10 @@ impl SendQueue {
         allocator: Option<&Arc<dyn Allocator>>,
     ) -> Result<Self, Errno> {
         let sges = Area::new(places(depth, max_sge), Sge::default(), allocator, Purpose::SendQueue)?;
-        Ok(Self::over(sges, depth, max_sge, max_inline))
-    }
-
-    fn over(sges: Area<Sge>, depth: u32, max_sge: u32, max_inline: u32) -> Self {
         let slots = (depth as usize).next_power_of_two();
-        Self {
-            wqes: vec![Wqe::EMPTY; if depth == 0 { 0 } else { slots }].into_boxed_slice(),
-            sges,
-            inline: vec![0; slots * max_inline as usize].into_boxed_slice(),
-            depth,
-            max_sge,
-            max_inline,
-            tail: 0,
-            next: 0,
-            head: 0,
-            drafts: 0,
-        }
+        let wqes = filled(if depth == 0 { 0 } else { slots }, Wqe::EMPTY)?;
+        let inline = zeros(slots * max_inline as usize)?;
+        Ok(Self { wqes, sges, inline, depth, max_sge, max_inline, ..Self::none() })
     }
 
     /// Requests that it holds at most.

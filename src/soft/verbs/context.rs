@@ -13,6 +13,7 @@ use crate::soft::gid::{GidEntry, GidTable};
 use crate::soft::node;
 use crate::soft::types::EventType;
 use crate::sys::errno::Errno;
+use crate::sys::fd;
 
 /// urxe as a source of devices.
 pub struct Soft;
@@ -34,6 +35,8 @@ impl Provider for Soft {
         let device = device::listed(false).into_iter().nth(token).ok_or(Errno::ENODEV)?;
         let node = node::node()?;
         let events = Arc::new(AsyncQueue::new()?);
+        // A descriptor for the same queue that `ibv_close_device` may close.
+        let async_fd = fd::duplicate(events.fd())?;
         node.events.add(&events);
         // From now on somebody must see when the port changes.
         node.wires.start(node);
@@ -46,17 +49,11 @@ impl Provider for Soft {
             provider::context::init(vctx, dev, cmd_fd, 0);
             provider::table::set_ops(vctx, &OPS);
             provider::context::set_library_ops(vctx, &LIBRARY);
-            (*vctx).context.async_fd = duplicate((*context).events.fd());
+            (*vctx).context.async_fd = async_fd.into_raw_fd();
             (*vctx).context.num_comp_vectors = device::comp_vectors() as i32;
             Ok(vctx)
         }
     }
-}
-
-/// A descriptor for the same queue that `ibv_close_device` may close.
-fn duplicate(fd: RawFd) -> RawFd {
-    // SAFETY: duplicating changes nothing of ours.
-    unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) }
 }
 
 unsafe extern "C" fn free_context(c: *mut ibv_context) {

@@ -367,7 +367,7 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             qp.set_state(QpState::Reset);
             (send_cq, recv_cq, srq) = (sq.cq().cloned(), rq.cq().cloned(), rq.srq().cloned());
             // Peers' threads may know the QP for longer; its memory goes now.
-            sq.queue = SendQueue::new(0, 0, 0);
+            sq.queue = SendQueue::none();
             rq.drop_queue();
         }
         let node = context.node;

@@ -177,6 +177,7 @@ pub unsafe extern "C" fn resize_cq(c: *mut ibv_cq, cqe: c_int) -> c_int {
                 (*c).cqe = cqe;
                 0
             }
+            Err(0) => libc::ENOMEM,
             Err(held) => {
                 explain(format_args!("ibv_resize_cq cqe={cqe}: it holds {held} completions"));
                 libc::EINVAL
@@ -284,13 +285,14 @@ unsafe fn make_srq(
             Ok(ticket) => ticket,
             Err(e) => return null(e),
         };
-        let number = match xrc.map(|_| context.node.wires.claim_srqn(context.node)).transpose() {
-            Ok(number) => number.unwrap_or(0),
-            Err(e) => return null(e),
-        };
         let from = pd_object.allocator().map(|a| (a.clone(), Purpose::Srq));
         let queue = match RecvQueue::new_in(attr.max_wr, attr.max_sge, from) {
             Ok(queue) => queue,
+            Err(e) => return null(e),
+        };
+        // Last, since it would have to be given back.
+        let number = match xrc.map(|_| context.node.wires.claim_srqn(context.node)).transpose() {
+            Ok(number) => number.unwrap_or(0),
             Err(e) => return null(e),
         };
         let side = xrc.map(|(xrcd, cq)| {
@@ -377,14 +379,19 @@ pub unsafe extern "C" fn modify_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr, ma
         }
         let srq = &object::<_, SrqObject>(c).srq;
         let attr = &*attr;
-        if mask & IBV_SRQ_MAX_WR != 0
-            && (attr.max_wr > limits::MAX_SRQ_WR || srq.resize(attr.max_wr).is_err())
-        {
-            explain(format_args!(
-                "ibv_modify_srq max_wr={}: too large, or too small for what is posted",
-                attr.max_wr
-            ));
-            return libc::EINVAL;
+        if mask & IBV_SRQ_MAX_WR != 0 {
+            let fits = attr.max_wr <= limits::MAX_SRQ_WR;
+            match if fits { srq.resize(attr.max_wr) } else { Err(Errno::EINVAL) } {
+                Ok(()) => {}
+                Err(Errno::ENOMEM) => return libc::ENOMEM,
+                Err(_) => {
+                    explain(format_args!(
+                        "ibv_modify_srq max_wr={}: too large, or too small for what is posted",
+                        attr.max_wr
+                    ));
+                    return libc::EINVAL;
+                }
+            }
         }
         if mask & IBV_SRQ_LIMIT != 0 && srq.arm_limit(attr.srq_limit).is_err() {
             explain(format_args!("ibv_modify_srq srq_limit={}: larger than max_wr", attr.srq_limit));

@@ -3,7 +3,7 @@ use super::layout::{self, MAGIC, VERSION};
 use super::own::Own;
 use super::remote::Remote;
 use super::ring::Ring;
-use crate::sys::{errno::Errno, seqpacket};
+use crate::sys::{errno::Errno, log::explain, seqpacket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub fn send(
 }
 
 /// Takes the peer's message. Ok(None) when it has not come yet; EPROTO for anything that is not exactly what [`send`]
-/// makes; ENOTCONN when the peer hung up without a word.
+/// makes; EMFILE when this process can have no more descriptors; ENOTCONN when the peer hung up without a word.
 pub fn receive(sock: BorrowedFd<'_>, same_user: bool) -> Result<Option<(Remote, Arc<Ring>)>, Errno> {
     let mut m = [0u8; BYTES];
     let got = match seqpacket::recv(sock, &mut m) {
@@ -40,10 +40,16 @@ pub fn receive(sock: BorrowedFd<'_>, same_user: bool) -> Result<Option<(Remote, 
     if got.len == 0 && got.fds.is_empty() {
         return Err(Errno(libc::ENOTCONN));
     }
+    let wanted = if same_user { 3 } else { 2 };
+    if got.truncated && got.fds.len() < wanted {
+        explain(format_args!(
+            "shm: no descriptors are left for what a peer shares; its connection is dropped: raise RLIMIT_NOFILE"
+        ));
+        return Err(Errno::EMFILE);
+    }
     let u32_at = |i: usize| u32::from_ne_bytes([m[i], m[i + 1], m[i + 2], m[i + 3]]);
     let u64_at = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| m[at + i]));
     let nonce = u64_at(16);
-    let wanted = if same_user { 3 } else { 2 };
     let is_ours = got.len == BYTES
         && !got.truncated
         && got.fds.len() == wanted

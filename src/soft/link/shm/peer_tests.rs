@@ -336,6 +336,36 @@ fn a_wrong_first_message_is_dropped() {
     assert_eq!(answer(&good, &[fds[0], blank.as_fd(), fds[2]]), Err(Corrupt));
 }
 
+/// Runs in a process of its own, whose limit it lowers; in the test run itself it does nothing.
+#[test]
+fn child_without_descriptors() {
+    if std::env::var_os("SHM_TEST_NO_DESCRIPTORS").is_none() {
+        return;
+    }
+    let p = connecting();
+    // SAFETY: a limit of this process, which serves this test only.
+    unsafe {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        limit.rlim_cur = 0;
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+    assert_eq!(handshake::receive(p.ba.socket(), true).unwrap_err(), Errno::EMFILE);
+}
+
+#[test]
+fn descriptors_that_ran_out_are_not_the_peers_fault() {
+    let name = "soft::link::shm::peer::tests::child_without_descriptors";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env("SHM_TEST_NO_DESCRIPTORS", "1")
+        .env("ANYVERBS_EXPLAIN", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && said.contains("RLIMIT_NOFILE"), "{child:?}");
+}
+
 #[test]
 fn anything_but_a_doorbell_afterwards_is_dropped() {
     for (bytes, with_fd) in [(&b"xx"[..], false), (&[0; 4096], false), (b"x", true)] {

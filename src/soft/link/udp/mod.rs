@@ -10,7 +10,7 @@ mod sides;
 use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
-use crate::sys::{errno::Errno, fork::ParentFd, log};
+use crate::sys::{errno::Errno, fd, fork::ParentFd, log};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -94,7 +94,7 @@ impl Endpoint {
         control::force_receive_buffer(&socket, SOCKET_BUFFER);
         let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
-        Ok(Self { socket: ParentFd::new(socket.into()), dual })
+        Ok(Self { socket: ParentFd::new(fd::lift(socket.into())?), dual })
     }
 
     /// Readable when packets wait.

@@ -290,7 +290,7 @@ fn srq_for(node: &'static Node, srqn: u32, to: Qpn) -> Result<Arc<Srq>, Nak> {
 
 /// A QP that stands for QP `to` of another process and receives from `src` for `srq`; no table knows it.
 fn shadow(node: &'static Node, srq: &Srq, to: Qpn, src: Qpn) -> Arc<Qp> {
-    let sq = Requester::new(SendQueue::new(0, 0, 0), None, false);
+    let sq = Requester::new(SendQueue::none(), None, false);
     let rq = Responder::new(None, None, None);
     let domain = srq.xrc.as_ref().map(|xrc| xrc.domain);
     let qp = Qp::new(to, QpType::XrcRecv, srq.pd, node, domain, srq.events().clone(), sq, rq);

@@ -65,7 +65,12 @@ impl Wires {
                 }
                 Err(e) => {
                     return numbers.freed.pop_front().ok_or_else(|| {
-                        explain(format_args!("{missing} is free ({e:?})"));
+                        match e {
+                            Errno::EMFILE => explain(format_args!(
+                                "{missing}: no descriptor is left to claim some with; raise RLIMIT_NOFILE"
+                            )),
+                            e => explain(format_args!("{missing} is free ({e:?})")),
+                        }
                         Errno::ENOMEM
                     });
                 }
