@@ -23,6 +23,7 @@ pub struct Own {
     publication: Mapping,
     publication_fd: OwnedFd,
     slots: Lock<Vec<u16>>,
+    wants_direct: bool,
 }
 
 impl Own {
@@ -44,7 +45,10 @@ impl Own {
         if !crate::sys::is_setuid() && std::env::var_os("ANYVERBS_PTRACER").is_none_or(|v| v != "0") {
             process_vm::allow_same_user();
         }
-        let own = Self { nonce, presence, presence_fd, publication, publication_fd, slots: Lock::default() };
+        let wants_direct =
+            crate::sys::is_setuid() || std::env::var_os("ANYVERBS_DIRECT").is_none_or(|v| v != "0");
+        let slots = Lock::default();
+        let own = Self { nonce, presence, presence_fd, publication, publication_fd, slots, wants_direct };
         own.set_asleep(true);
         Ok(own)
     }
@@ -52,6 +56,11 @@ impl Own {
     /// A random number that names this process; never 0.
     pub fn nonce(&self) -> u64 {
         self.nonce
+    }
+
+    /// Whether peers' memory may be accessed directly; `ANYVERBS_DIRECT=0`: all data goes through the rings.
+    pub(super) fn wants_direct(&self) -> bool {
+        self.wants_direct
     }
 
     /// The page that every peer gets.

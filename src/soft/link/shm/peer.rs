@@ -97,6 +97,7 @@ impl Peer {
             sent => sent?,
         }
         let rx = Consumer::detached();
+        let direct = if own.wants_direct() { 0 } else { 2 };
         Ok(Arc::new(Self {
             pidfd: seqpacket::peer_pidfd(sock.as_fd()),
             sock,
@@ -113,7 +114,7 @@ impl Peer {
             rx_ring: OnceLock::new(),
             remote: OnceLock::new(),
             asleep: AtomicPtr::new((&raw const NOT_ASLEEP).cast_mut()),
-            direct: Default::default(),
+            direct: [(); 2].map(|()| AtomicU8::new(direct)),
         }))
     }
 
@@ -312,9 +313,7 @@ impl Peer {
         let known = &self.direct[way as usize];
         match known.load(Ordering::Relaxed) {
             0 => {
-                // `ANYVERBS_DIRECT=0`: all data goes through the rings.
-                let wanted = std::env::var_os("ANYVERBS_DIRECT").is_none_or(|v| v != "0");
-                let allowed = wanted && self.same_user && process_vm::allowed(way, self.cred.pid);
+                let allowed = self.same_user && process_vm::allowed(way, self.cred.pid);
                 known.store(if allowed { 1 } else { 2 }, Ordering::Relaxed);
                 allowed
             }

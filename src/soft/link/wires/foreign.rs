@@ -74,18 +74,17 @@ pub fn send(qp: &Qp, sq: &mut Requester, at: u64, home: Option<&Arc<Wire>>, to: 
         Owner::Here => deliver_here(qp, sq, at, to),
         Owner::Gone => {
             let srqn = sq.queue.wqe(at).srqn;
-            explain(format_args!("qp {:?}: no process has SRQ 0x{srqn:06x}: there is no answer", qp.num));
+            // Retries are not told of.
+            if qp.node.wires.unanswered.lock().insert(qp.num, at) != Some(at) {
+                explain(format_args!("qp {:?}: no process has SRQ 0x{srqn:06x}: there is no answer", qp.num));
+            }
             wait(qp, sq, at)
         }
         Owner::Other(wire) => {
             sq.foreign = Some(wire.clone());
             let mut wrote = false;
-            let mut sent = put_message(qp, sq, at, &wire, to, FOREIGN, &mut wrote);
-            if sent == Ok(false) {
-                // Then once more: room that came before the list was known is not told of again.
-                wire.block(qp);
-                sent = put_message(qp, sq, at, &wire, to, FOREIGN, &mut wrote);
-            }
+            let put = || put_message(qp, sq, at, &wire, to, FOREIGN, &mut wrote);
+            let sent = wire.try_for_room(qp, put, |sent| *sent == Ok(false));
             if wrote {
                 wire.peer.notify();
             }

@@ -28,12 +28,15 @@ use crate::soft::qp::{Qp, Shown};
 use crate::soft::types::{Access, EventType, Key, Psn, Qpn};
 use crate::sys::clock;
 use crate::sys::errno::Errno;
+use crate::sys::eventfd::EventFd;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::random;
 
 /// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
 const STRAYS: usize = 4096;
+/// Rounds of receiving for one event of a wire.
+const ROUNDS: usize = 16;
 /// Looks into rings in one poll that finds nothing.
 const LOOKS: usize = 32;
 /// How long after its peer's process has gone a QP fails: a program that ends when all is complete must not find its
@@ -96,6 +99,12 @@ pub struct Wires {
     next_token: AtomicU64,
     started: OnceLock<()>,
     places: places::Places,
+    /// Signalled while a ring holds more than one hearing takes; made when it is first needed.
+    more: OnceLock<Option<(EventFd, u64)>>,
+    /// The request of a QP that was last found to have no owner of its SRQ.
+    unanswered: Lock<HashMap<Qpn, u64>>,
+    /// `ANYVERBS_PEER_DEATH=hardware`: the death of a peer shows as on a wire, by nobody answering.
+    is_death_quiet: bool,
 }
 
 #[derive(Debug)]
@@ -119,6 +128,10 @@ impl Wires {
             next_token: AtomicU64::new(engine::FIRST_WIRE_TOKEN),
             started: OnceLock::new(),
             places: places::Places::default(),
+            more: OnceLock::new(),
+            unanswered: Lock::default(),
+            is_death_quiet: !crate::sys::is_setuid()
+                && std::env::var_os("ANYVERBS_PEER_DEATH").is_some_and(|v| v == "hardware"),
         })
     }
 
@@ -169,13 +182,18 @@ impl Wires {
             is_blocked: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
         });
-        self.by_token.write().unwrap_or_else(|e| e.into_inner()).insert(token, wire.clone());
         {
+            // Held meanwhile: whoever finds the wire lost at once takes it out only after it was put in.
             let mut list = self.list.write().unwrap_or_else(|e| e.into_inner());
+            self.by_token.write().unwrap_or_else(|e| e.into_inner()).insert(token, wire.clone());
+            if let Err(e) = node.engine.add(wire.peer.socket(), token) {
+                self.by_token.write().unwrap_or_else(|e| e.into_inner()).remove(&token);
+                explain(format_args!("shm: no connection to process {}: {e:?}", wire.peer.cred().pid));
+                return None;
+            }
             *list = list.iter().cloned().chain([wire.clone()]).collect();
             self.version.fetch_add(1, Ordering::Release);
         }
-        node.engine.add(wire.peer.socket(), token).ok()?;
         if let Some(pidfd) = wire.peer.pidfd() {
             // Without it, only the hang-up tells.
             let _ = node.engine.add(pidfd, token);
@@ -224,8 +242,37 @@ impl Wires {
         let wire = self.by_token.read().unwrap_or_else(|e| e.into_inner()).get(&token).cloned();
         match wire {
             Some(wire) => self.hear(node, &wire),
+            None if self.is_more(token) => self.take_more(node),
             None => self.accept(node, token),
         }
+    }
+
+    fn is_more(&self, token: u64) -> bool {
+        matches!(self.more.get(), Some(Some((_, more))) if *more == token)
+    }
+
+    /// One round more of every ring, and again as long as there is something. While somebody polls, that is theirs to do:
+    /// who ends it looks into every ring.
+    fn take_more(&self, node: &'static Node) {
+        if let Some(Some((more, _))) = self.more.get() {
+            more.drain();
+            if self.own.is_asleep() && self.sweep(node) {
+                more.signal();
+            }
+        }
+    }
+
+    /// Whoever waits for the engine's descriptors is to `take_more`; false when that cannot be.
+    fn leave_more(&self, node: &Node) -> bool {
+        let more = self.more.get_or_init(|| {
+            let (more, token) = (EventFd::new().ok()?, self.next_token.fetch_add(1, Ordering::Relaxed));
+            node.engine.add(more.as_fd(), token).ok()?;
+            Some((more, token))
+        });
+        if let Some((more, _)) = more {
+            more.signal();
+        }
+        more.is_some()
     }
 
     fn accept(&self, node: &Node, token: u64) {
@@ -253,7 +300,12 @@ impl Wires {
                 self.publish_qp(&qp);
             }
         }
-        while receive::receive_waiting(node, wire) {}
+        // A peer that keeps writing does not keep us here.
+        while (0..ROUNDS).all(|_| receive::receive_waiting(node, wire)) {
+            if self.leave_more(node) {
+                break;
+            }
+        }
         wire.unblock(node, true);
         if heard.hung_up || wire.peer.has_exited() {
             self.part(node, wire);
@@ -411,6 +463,18 @@ impl Wire {
         self.is_blocked.store(true, Ordering::Release);
     }
 
+    /// Tries what needs room in the ring. Where it `lacks` it, `qp` goes on when there is some, and it is tried once more:
+    /// room that came before that was known is not told of again.
+    #[inline]
+    fn try_for_room<T>(&self, qp: &Qp, mut attempt: impl FnMut() -> T, lacks: impl Fn(&T) -> bool) -> T {
+        let first = attempt();
+        if !lacks(&first) {
+            return first;
+        }
+        self.block(qp);
+        attempt()
+    }
+
     /// Sends an answer that waits for no QP of ours, now or when there is room. May be called with QPs' locks held.
     fn put_or_keep(&self, header: Header) {
         {
@@ -493,7 +557,6 @@ impl Wire {
             cache.shadows.flush();
             cache.qp = None;
         }
-        let quiet = std::env::var_os("ANYVERBS_PEER_DEATH").is_some_and(|v| v == "hardware");
         for qp in node.all_qps() {
             let mut sq = qp.sq.lock();
             foreign::owner_lost(&qp, &mut sq, self);
@@ -502,7 +565,7 @@ impl Wire {
                 continue;
             }
             sq.path = Path::Absent(*to);
-            if !qp.is_reliable() || quiet {
+            if !qp.is_reliable() || node.wires.is_death_quiet {
                 let oldest = sq.queue.tail;
                 sq.rewind(oldest);
                 super::pump(&qp, &mut sq);

@@ -46,6 +46,7 @@ impl Wires {
 
     /// The number of a destroyed QP, for when there is no other left.
     pub fn free_qpn(&self, num: Qpn) {
+        self.unanswered.lock().remove(&num);
         self.qpns.lock().freed.push_back(num);
     }
 
@@ -92,9 +93,13 @@ impl Wires {
         }
         let slot = Slot::claim()?;
         let number = slot.number();
-        self.own.add_slot(number)?;
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         node.engine.add(slot.as_fd(), token)?;
+        // Last: what is known to peers cannot be taken back.
+        if let Err(e) = self.own.add_slot(number) {
+            node.engine.remove(slot.as_fd());
+            return Err(e);
+        }
         slots.push(Claimed { slot, token });
         Ok(number)
     }

@@ -31,7 +31,7 @@ enum Sent {
 
 /// Sends what is ready to QP `to` over `wire`.
 pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
-    let (mut wrote, mut blocked) = (false, false);
+    let mut wrote = false;
     while let Some(at) = sq.ready(qp) {
         if qp.kind == QpType::XrcSend {
             match foreign::send(qp, sq, at, Some(wire), to) {
@@ -40,7 +40,8 @@ pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
                 Turn::Waits => break,
             }
         }
-        match send(qp, sq, at, wire, to, &mut wrote) {
+        let put = || send(qp, sq, at, wire, to, &mut wrote);
+        match wire.try_for_room(qp, put, |sent| matches!(sent, Ok(Sent::Stuck))) {
             Ok(Sent::Done) => {
                 sq.begun(at);
                 sq.complete_oldest_with(qp, WcStatus::Success);
@@ -51,12 +52,7 @@ pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
                     sq.complete_oldest_with(qp, WcStatus::Success);
                 }
             }
-            Ok(Sent::Stuck) if blocked => break,
-            // Then once more: room that came before the list was known is not told of again.
-            Ok(Sent::Stuck) => {
-                wire.block(qp);
-                blocked = true;
-            }
+            Ok(Sent::Stuck) => break,
             Err(status) => {
                 sq.doom(qp, at, status);
                 break;
@@ -257,12 +253,7 @@ fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<
 pub fn has_room_for_datagram(qp: &Qp, wire: &Arc<Wire>, length: u32) -> bool {
     let ext = Ext::Rdma { addr: 0, rkey: 0, aux: 0 };
     let n = GRH_BYTES + length as usize;
-    if wire.peer.tx.lock().try_reserve(&ext, n).is_some() {
-        return true;
-    }
-    wire.block(qp);
-    // Room that came before the list was known is not told of again.
-    wire.peer.tx.lock().try_reserve(&ext, n).is_some()
+    wire.try_for_room(qp, || wire.peer.tx.lock().try_reserve(&ext, n).is_some(), |room| !room)
 }
 
 /// Sends a datagram over `wire`; false when the ring is full.
@@ -276,14 +267,8 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>
     header.spare = ah.address.sl as u16 | if ah.address.lid_only { NO_GRH } else { 0 };
     header.ext = Ext::Rdma { addr: 0, rkey: sq.qkey_of(at), aux: 0 };
     let n = GRH_BYTES + wqe.length as usize;
-    {
+    let put = || {
         let mut tx = wire.peer.tx.lock();
-        if tx.try_reserve(&header.ext, n).is_none() {
-            drop(tx);
-            wire.block(qp);
-            // Room that came before the list was known is not told of again.
-            tx = wire.peer.tx.lock();
-        }
         let Some(slot) = tx.try_reserve(&header.ext, n) else { return Ok(false) };
         let grh = ah.address.grh(wqe.length);
         // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
@@ -293,9 +278,13 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>
         };
         sq.gather(qp, at, 0, room)?;
         slot.commit(&header, n);
+        Ok(true)
+    };
+    let sent = wire.try_for_room(qp, put, |sent| *sent == Ok(false))?;
+    if sent {
+        wire.peer.notify();
     }
-    wire.peer.notify();
-    Ok(true)
+    Ok(sent)
 }
 
 /// An answer that waits for room in the ring, in the order of the requests.
@@ -372,22 +361,23 @@ impl Outbox {
 /// Sends what the outbox holds, as far as the ring has room. The caller holds the receive half.
 pub fn answer(qp: &Qp, rq: &mut Responder, to: Qpn) {
     let Some(wire) = rq.outbox.wire.clone() else { return };
-    let (mut wrote, mut blocked) = (false, false);
+    let mut tried = false;
     while let Some(answer) = rq.outbox.answers.pop_front() {
-        match put_answer(qp, rq, &wire, to, answer) {
-            None => wrote = true,
-            Some(rest) => {
+        tried = true;
+        let mut rest = Some(answer);
+        let put = || {
+            rest = rest.take().and_then(|answer| put_answer(qp, rq, &wire, to, answer));
+            rest.is_none()
+        };
+        if !wire.try_for_room(qp, put, |done| !done) {
+            if let Some(rest) = rest {
                 rq.outbox.answers.push_front(rest);
-                if blocked {
-                    break;
-                }
-                // Then once more: room that came before the list was known is not told of again.
-                wire.block(qp);
-                blocked = true;
             }
+            break;
         }
     }
-    if wrote {
+    // Also where the last one is not whole.
+    if tried {
         wire.peer.notify();
     }
 }
