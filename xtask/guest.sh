@@ -104,7 +104,8 @@ rdma link add rxe0 type rxe netdev dummy0
 rdma link add vrxe type rxe netdev veth0
 SETUP
   declare -px | grep -E '^declare -x (ANYVERBS_|VERBS_|RUST|CARGO_|HOME=)' || true
-  printf 'cd %q\nexec 2>&1\n' "$PWD"
+  # The empty line ends the firmware's last one, which is not shown.
+  printf 'cd %q\nexec 2>&1\necho\n' "$PWD"
   printf '%q ' "$@"
   printf '\n'
 } >"$job/job"

@@ -1,6 +1,6 @@
 /*
- * deaths [-s SEED] [-n COUNT]: COUNT processes with traffic to this one are killed at random moments. Within a second
- * all requests have ended, the first with RETRY_EXC_ERR or a flush, the QP is in ERR, and everything can be destroyed.
+ * deaths [-s SEED] [-n COUNT]: COUNT processes with traffic to this one are killed at random moments. Soon (a second
+ * where the machine is not loaded) all requests have ended, the QP is in ERR, and everything can be destroyed.
  */
 #include "stress.h"
 
@@ -97,14 +97,14 @@ static void run(struct party *p, int fd, pid_t victim, int outstanding[3])
         n = ibv_poll_cq(p->cq, 1, &wc);
         if (n < 0)
             BAD("ibv_poll_cq = %d", n);
-        if (killed_at && now_ms() > killed_at + 1500)
+        if (killed_at && now_ms() > killed_at + 5000)
             BAD("nothing noticed %" PRIu64 " ms after the peer's death", now_ms() - killed_at);
         if (!n && killed_at && uses_events) {
             struct pollfd pfd = {.fd = p->channel->fd, .events = POLLIN};
 
             ZERO(ibv_req_notify_cq(p->cq, 0));
             n = ibv_poll_cq(p->cq, 1, &wc);
-            if (!n && poll(&pfd, 1, 1500) == 1) {
+            if (!n && poll(&pfd, 1, 5000) == 1) {
                 struct ibv_cq *cq;
                 void *c;
 
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
             BAD("the QP is not in ERR");
         start_ms = now_ms();
         drop(&p);
-        if (now_ms() - start_ms > 1000)
+        if (now_ms() - start_ms > 3000)
             BAD("destroying took %" PRIu64 " ms", now_ms() - start_ms);
     }
     printf("ok\n");

@@ -39,6 +39,8 @@ const STRAYS: usize = 4096;
 const ROUNDS: usize = 16;
 /// Looks into rings in one poll that finds nothing.
 const LOOKS: usize = 32;
+/// Free lines with which every entry fits, also where it skips the end of the ring.
+const MOST_LINES: usize = 520;
 /// How long after its peer's process has gone a QP fails: a program that ends when all is complete must not find its
 /// last completions among flushed receives.
 const GRACE_NS: u64 = 500_000_000;
@@ -513,7 +515,7 @@ impl Wire {
         }
         let tx = if wait { Some(self.peer.tx.lock()) } else { self.peer.tx.try_lock() };
         let (has_room, corrupt) =
-            tx.map_or((false, false), |mut tx| (tx.free_space() > 512, tx.is_corrupt()));
+            tx.map_or((false, false), |mut tx| (tx.free_space() > MOST_LINES, tx.is_corrupt()));
         if corrupt {
             explain(format_args!(
                 "shm: process {} counts messages that were never sent; its connection is dropped",
