@@ -19,7 +19,7 @@ use crate::sys::{clock, futex, signal};
 const YIELD_AFTER: u32 = 1000;
 /// A thread that has looked for work this many times shows a sign of life, and looks at deadlines.
 const LIFE_EVERY: u32 = 64;
-/// A thread that arms a CQ takes no more than this many rounds of messages.
+/// A thread takes no more than this many rounds of messages before it goes on.
 const SWEEPS: u32 = 16;
 /// So many signs of life after a CQ was armed, polling counts as persistent although the CQ still waits.
 const PERSISTENT: u64 = 32;
@@ -153,6 +153,12 @@ fn run(node: &'static Node) {
     ));
 }
 
+/// Takes what has arrived; true if there may be more: a peer that keeps writing must not keep deadlines and newcomers
+/// waiting.
+fn busy(node: &'static Node) -> bool {
+    (0..SWEEPS).all(|_| sweep_of(node))
+}
+
 /// Drives the node until the epoll set fails.
 fn drive(node: &'static Node) -> Result<Infallible, Errno> {
     let engine = &node.engine;
@@ -160,13 +166,16 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
     loop {
         if engine.waiters.load(Ordering::SeqCst) > 0 {
             // What a thread left to its next look, which may never come.
-            while sweep_of(node) {}
+            if busy(node) {
+                handle_events(node, 0)?;
+                continue;
+            }
             stand_aside(engine);
             continue;
         }
         if node.wires.own().is_asleep() {
-            while sweep_of(node) {}
-            handle_events(node, -1)?;
+            let timeout_ms = if busy(node) { 0 } else { -1 };
+            handle_events(node, timeout_ms)?;
             continue;
         }
         handle_events(node, TICK.as_millis() as i32)?;

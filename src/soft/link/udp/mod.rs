@@ -70,9 +70,13 @@ impl Endpoint {
         if let Err(e) = opened {
             let who =
                 if e == Errno::EADDRINUSE { ": another process or the kernel's rdma_rxe has it" } else { "" };
-            log::explain(format_args!(
-                "urxe: UDP port {UDP_PORT} is not available ({e:?}){who}; only peers on this host can be reached"
-            ));
+            // Whom it concerns, a call towards another host, hears of it again.
+            log::log(
+                log::Level::Warning,
+                format_args!(
+                    "urxe: UDP port {UDP_PORT} is not available ({e:?}){who}; only peers on this host can be reached"
+                ),
+            );
         }
         opened
     }

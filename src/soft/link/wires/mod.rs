@@ -43,7 +43,7 @@ const LOOKS: usize = 32;
 const MOST_LINES: usize = 520;
 /// How long after its peer's process has gone a QP fails: a program that ends when all is complete must not find its
 /// last completions among flushed receives.
-const GRACE_NS: u64 = 500_000_000;
+const GRACE_NS: u64 = 350_000_000;
 
 /// A connection to another process.
 #[derive(Debug)]
