@@ -1,5 +1,6 @@
 //! A deadline that polls readable.
 use super::errno::Errno;
+use super::uncancelled;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// A timerfd on CLOCK_MONOTONIC, non-blocking and close-on-exec.
@@ -33,7 +34,7 @@ impl TimerFd {
     pub fn drain(&self) -> bool {
         let mut count = 0u64;
         // SAFETY: eight bytes of ours.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+        unsafe { uncancelled::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
     }
 
     fn set(&self, at: u64) {
