@@ -1,5 +1,5 @@
 //! Waiting for descriptors.
-use super::{errno::Errno, fd};
+use super::{errno::Errno, fd, uncancelled};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Readable.
@@ -55,7 +55,7 @@ impl Epoll {
     pub fn wait<'a>(&self, events: &'a mut [Event], timeout_ms: i32) -> Result<&'a [Event], Errno> {
         let max = events.len().min(i32::MAX as usize) as i32;
         // SAFETY: the kernel writes at most `max` events into the array.
-        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), max, timeout_ms) };
+        let n = unsafe { uncancelled::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), max, timeout_ms) };
         match usize::try_from(n) {
             Ok(n) => Ok(&events[..n]),
             Err(_) => match Errno::last() {
@@ -90,8 +90,7 @@ impl AsRawFd for Epoll {
 /// Which of `events`, and of ERR and HUP, hold for `fd` now or within `timeout_ms` (poll(2)).
 pub fn poll(fd: BorrowedFd<'_>, events: u32, timeout_ms: i32) -> u32 {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: events as i16, revents: 0 };
-    // SAFETY: one pollfd of ours.
-    match unsafe { libc::poll(&mut p, 1, timeout_ms) } {
+    match uncancelled::poll(&mut p, timeout_ms) {
         1 => u32::from(p.revents as u16),
         _ => 0,
     }

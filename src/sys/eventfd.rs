@@ -1,5 +1,5 @@
 //! A counter that polls readable while it is not zero.
-use super::{errno::Errno, fd};
+use super::{errno::Errno, fd, uncancelled};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// An eventfd, non-blocking and close-on-exec.
@@ -18,14 +18,14 @@ impl EventFd {
     pub fn signal(&self) {
         let one = 1u64;
         // SAFETY: eight bytes of ours; a full counter (EAGAIN) is readable already.
-        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        unsafe { uncancelled::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
     /// Makes it unreadable; whether it was readable.
     pub fn drain(&self) -> bool {
         let mut count = 0u64;
         // SAFETY: eight bytes of ours.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+        unsafe { uncancelled::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! It is held for a few hundred nanoseconds at most, so waiters spin, then yield, then nap; in return unlocking is a plain
 //! store, which does not wait for the stores before it to reach the other CPU.
+use super::uncancelled;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,7 +94,7 @@ impl<T> Lock<T> {
             match round {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS_END => std::thread::yield_now(),
-                _ => std::thread::sleep(NAP),
+                _ => uncancelled::nap(NAP),
             }
         }
     }

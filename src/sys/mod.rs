@@ -21,6 +21,7 @@ pub mod rtnetlink;
 pub mod seqpacket;
 pub mod signal;
 pub mod timerfd;
+pub mod uncancelled;
 
 /// The process runs with more rights than its caller: environment variables are then not obeyed.
 pub fn is_setuid() -> bool {

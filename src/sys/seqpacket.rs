@@ -1,6 +1,6 @@
 //! Abstract SEQPACKET unix sockets: messages keep their bounds, may carry descriptors, and a dead peer hangs up.
 use super::fork::ParentFd;
-use super::{errno::Errno, fd};
+use super::{errno::Errno, fd, uncancelled};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -131,7 +131,7 @@ pub fn send(sock: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Resul
         }
     }
     // SAFETY: every pointer in `msg` is to a local that lives through the call.
-    let n = unsafe { libc::sendmsg(sock.as_raw_fd(), &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let n = unsafe { uncancelled::sendmsg(sock.as_raw_fd(), &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     if n < 0 { Err(Errno::last()) } else { Ok(()) }
 }
 
@@ -158,12 +158,12 @@ pub fn recv(sock: BorrowedFd<'_>, buf: &mut [u8]) -> Result<Received, Errno> {
     msg.msg_controllen = size_of::<Control>() as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC;
     // SAFETY: every pointer in `msg` is to a buffer of the length given.
-    let mut n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
+    let mut n = unsafe { uncancelled::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
     if n < 0 && Errno::last().0 == libc::ECONNRESET {
         // The peer left without reading everything. That is told once, before what it had sent.
         msg.msg_controllen = size_of::<Control>() as _;
         // SAFETY: as above.
-        n = unsafe { libc::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
+        n = unsafe { uncancelled::recvmsg(sock.as_raw_fd(), &mut msg, flags) };
     }
     let len = usize::try_from(n).map_err(|_| Errno::last())?;
     let mut fds = Vec::new();

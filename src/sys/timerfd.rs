@@ -1,5 +1,5 @@
 //! A deadline that polls readable.
-use super::{errno::Errno, fd};
+use super::{errno::Errno, fd, uncancelled};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// A timerfd on CLOCK_MONOTONIC, non-blocking and close-on-exec.
@@ -29,7 +29,7 @@ impl TimerFd {
     pub fn drain(&self) -> bool {
         let mut count = 0u64;
         // SAFETY: eight bytes of ours.
-        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+        unsafe { uncancelled::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
     }
 
     fn set(&self, at: u64) {
