@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+mod payload;
 mod reason;
 pub mod recvq;
 pub mod requester;
