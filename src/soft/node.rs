@@ -21,6 +21,7 @@ use super::verbs::DmHandles;
 use crate::sys::errno::Errno;
 use crate::sys::fork;
 use crate::sys::lock::Lock;
+use crate::sys::map;
 
 /// The process as a host of QPs. A forked child that uses verbs gets its own.
 #[derive(Debug)]
@@ -65,6 +66,7 @@ pub fn node() -> Result<&'static Node, Errno> {
     if let Some(node) = existing() {
         return Ok(node);
     }
+    map::avoid(|start, len| existing().is_some_and(|node| node.mem.covers(start, len)));
     let before = CURRENT.load(Ordering::Acquire);
     let new = Box::into_raw(Box::new(Node::new()?));
     match CURRENT.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {

@@ -1,7 +1,8 @@
 //! Mappings, of memfds and of nothing. None of them is inherited by a forked child.
 use super::{errno::Errno, fork};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 
 /// Bytes of a page.
 pub fn page_size() -> usize {
@@ -14,6 +15,20 @@ pub fn page_size() -> usize {
 pub fn write_back(page: *const u8, len: usize) -> bool {
     // SAFETY: msync changes no memory, whatever the range.
     unsafe { libc::msync(page.cast_mut().cast(), len, libc::MS_SYNC) == 0 }
+}
+
+/// Places that a mapping refuses before it takes what it gets.
+const PLACES: usize = 16;
+
+/// Whether an address range (start, bytes) is not ours to map, though nothing is mapped there.
+pub type Taken = fn(u64, u64) -> bool;
+
+static TAKEN: OnceLock<Taken> = OnceLock::new();
+
+/// Says, once, which ranges mappings keep away from.
+pub fn avoid(taken: Taken) {
+    // The first one serves: there is only one that says so.
+    let _ = TAKEN.set(taken);
 }
 
 /// A MAP_SHARED mapping with MADV_DONTFORK. Other processes may write it at any time: it is never a slice.
@@ -41,33 +56,37 @@ impl Mapping {
     pub fn shared_at(fd: BorrowedFd<'_>, offset: u64, len: usize, writable: bool) -> Result<Self, Errno> {
         let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: the kernel chooses a free range; nothing existing is touched.
-        let base =
-            unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), offset) };
-        if base == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        // SAFETY: the range was just mapped by us.
-        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
-        let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
-        Ok(Self { base, len, generation: fork::generation() })
+        Self::place(len, prot, libc::MAP_SHARED, fd.as_raw_fd(), offset)
     }
 
     /// Maps `len` zeroed bytes of this process's own, which take memory as they are touched. Errors are those of mmap(2).
     pub fn anonymous(len: usize) -> Result<Self, Errno> {
-        let (prot, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-        );
-        // SAFETY: the kernel chooses a free range; nothing existing is touched.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(Errno::last());
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::place(len, prot, flags, -1, 0)
+    }
+
+    /// Maps where the kernel likes, but not where the application has registered memory and unmapped it since: peers may
+    /// still write there.
+    fn place(len: usize, prot: i32, flags: i32, fd: RawFd, offset: libc::off_t) -> Result<Self, Errno> {
+        let mut refused = Vec::new();
+        loop {
+            // SAFETY: the kernel chooses a free range; nothing existing is touched.
+            let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, offset) };
+            if base == libc::MAP_FAILED {
+                return Err(Errno::last());
+            }
+            // SAFETY: the range was just mapped by us.
+            unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
+            let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
+            let mapping = Self { base, len, generation: fork::generation() };
+            let taken = TAKEN.get().is_some_and(|taken| taken(base.as_ptr() as u64, len as u64));
+            if !taken || refused.len() == PLACES {
+                return Ok(mapping);
+            }
+            // Kept until a better place is found, so that the kernel does not offer it again.
+            refused.push(mapping);
         }
-        // SAFETY: the range was just mapped by us.
-        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
-        let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
-        Ok(Self { base, len, generation: fork::generation() })
     }
 
     /// The first byte; page aligned.

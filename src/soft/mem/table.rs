@@ -387,6 +387,18 @@ impl MemTable {
         Held::Count(count)
     }
 
+    /// Whether some region lies in the address range. Implicit regions, which are everywhere, do not count.
+    pub fn covers(&self, start: u64, len: u64) -> bool {
+        let end = start.saturating_add(len);
+        let used = self.state.try_lock().map_or(self.capacity, |state| state.fresh);
+        (1..used).any(|index| {
+            let region = self.at(index).snapshot();
+            region.is_some_and(|r| {
+                r.length < 1 << 47 && r.start < end && start < r.start.saturating_add(r.length)
+            })
+        })
+    }
+
     fn insert(&self, pd: &Pd, mut mr: Mr, scope: Scope, keep: Keep) -> Result<Mr, Errno> {
         if self.is_foreign() {
             return Err(Errno::EIO);
