@@ -181,7 +181,8 @@ fn reported(client: &Outcome, args: &str) -> Result<(), String> {
         true if args.contains("UD") => 8,
         true => 23,
     };
-    let complete = |row: &Vec<f64>| row[1] == iterations as f64 && row[3] > 0.0;
+    // The figures themselves may be rounded to nothing where two bytes waited for the processor.
+    let complete = |row: &Vec<f64>| row[1] == iterations as f64;
     if rows.len() >= sizes && rows.iter().all(complete) {
         Ok(())
     } else {

@@ -20,7 +20,7 @@ const TESTS: &[(&str, &str, &str)] = &[
     ("rc_lat", "-t 1", "latency"),
     ("rc_lat", "-t 1 -m 64K", "latency"),
     ("rc_lat", "-t 1 -cp1", "latency"),
-    ("rc_bw", "-n 2000", "bw"),
+    ("rc_bw", "-n 20000", "bw"),
     ("rc_bw", "-t 1", "bw"),
     ("rc_bw", "-t 1 -m 1M", "bw"),
     ("rc_bw", "-t 1 -cp1", "bw"),
