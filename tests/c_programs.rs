@@ -36,7 +36,7 @@ macro_rules! pairs {
     )*};
 }
 
-pairs! { messages rdma_read rdma_write remote_errors windows_remote }
+pairs! { messages rdma_read read_asleep rdma_write remote_errors windows_remote }
 
 /// Programs that need headers newer than those of some distributions: built against ours only.
 #[test]

@@ -55,8 +55,12 @@ impl Ctx<'_> {
         }
     }
     /// Records one case of a judge, which has its line also when it passes.
-    pub fn case(&mut self, name: impl Display, result: Result<(), String>) {
-        if result.is_ok() && !self.tally.verbose && !run::stopped() {
+    pub fn case(&mut self, judge: &mut Judge, name: impl Display, result: Result<(), String>) {
+        if run::stopped() {
+            return;
+        }
+        *(if result.is_ok() { &mut judge.passed } else { &mut judge.failed }) += 1;
+        if result.is_ok() && !self.tally.verbose {
             println!("  pass {}: {name}", self.step);
         }
         self.check(name, result);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     place::Place,
-    report::{Ctx, Trial},
+    report::{Ctx, Judge, Trial},
     run,
     trials::{here, nothing_left, traces},
 };
@@ -20,7 +20,7 @@ const TESTS: &[(&str, &str, &str)] = &[
     ("rc_lat", "-t 1", "latency"),
     ("rc_lat", "-t 1 -m 64K", "latency"),
     ("rc_lat", "-t 1 -cp1", "latency"),
-    ("rc_bw", "-n 2000", "bw"),
+    ("rc_bw", "-n 20000", "bw"),
     ("rc_bw", "-t 1", "bw"),
     ("rc_bw", "-t 1 -m 1M", "bw"),
     ("rc_bw", "-t 1 -cp1", "bw"),
@@ -61,16 +61,18 @@ fn qperf(ctx: &mut Ctx<'_>) {
         Ok(server) => server,
         Err(why) => return ctx.check("server", Err(why)),
     };
+    let mut verdict = Judge::new("qperf".into());
     for (test, options, figure) in TESTS {
         let result = one(&place, port, test, options).and_then(|text| plausible(&text, figure));
-        ctx.case(format!("qperf {options} {test}"), result);
+        ctx.case(&mut verdict, format!("qperf {options} {test}"), result);
     }
     for test in REFUSED {
         match one(&place, port, test, "-t 1") {
             Err(why) if why.contains("bad test") => {
-                ctx.skip(format!("qperf {test}"), "Debian's qperf is built without it: bad test")
+                verdict.skip("not in Debian's build");
+                ctx.skip(format!("qperf {test}"), "Debian's qperf is built without it: bad test");
             }
-            other => ctx.check(format!("qperf {test}"), Err(format!("not refused: {other:?}"))),
+            other => ctx.case(&mut verdict, format!("qperf {test}"), Err(format!("not refused: {other:?}"))),
         }
     }
     ctx.check(
@@ -79,6 +81,7 @@ fn qperf(ctx: &mut Ctx<'_>) {
     );
     let quit = one(&place, port, "quit", "");
     ctx.check("the server ends when told", quit.and_then(|_| server.finish(LIMIT).success().map(drop)));
+    ctx.judge(verdict);
     ctx.check("leaves nothing behind", nothing_left(&before));
 }
 
