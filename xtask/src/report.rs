@@ -76,6 +76,15 @@ impl Ctx<'_> {
     }
 }
 
+/// Runs a case of a program that is not ours, and once more where it fails: such programs have races of their own. What
+/// failed first is printed all the same.
+pub fn twice(name: &str, mut case: impl FnMut() -> Result<(), String>) -> Result<(), String> {
+    case().or_else(|why| {
+        println!("  again {name}: {why}");
+        case()
+    })
+}
+
 impl Judge {
     /// A judge who has seen nothing yet.
     pub fn new(name: String) -> Judge {

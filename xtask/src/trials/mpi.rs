@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::{
     apt,
     place::Place,
-    report::{Ctx, Judge, Trial},
+    report::{Ctx, Judge, Trial, twice},
     run, stage,
     trials::{here, view::under},
 };
@@ -34,7 +34,7 @@ fn mpi(ctx: &mut Ctx<'_>) {
         ("one-sided, rc_v", "rc_v,self", &["windows"]),
         ("messages and sums, ud_v", "ud_v,self", &[]),
     ] {
-        let result = right(&place.clone().with_env("UCX_TLS", tls), &program, more);
+        let result = twice(name, || right(&place.clone().with_env("UCX_TLS", tls), &program, more));
         *(if result.is_ok() { &mut verdict.passed } else { &mut verdict.failed }) += 1;
         ctx.check(name, result);
     }

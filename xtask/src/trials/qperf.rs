@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     place::Place,
-    report::{Ctx, Judge, Trial},
+    report::{Ctx, Judge, Trial, twice},
     run,
     trials::{here, nothing_left, traces},
 };
@@ -63,8 +63,9 @@ fn qperf(ctx: &mut Ctx<'_>) {
     };
     let mut verdict = Judge::new("qperf".into());
     for (test, options, figure) in TESTS {
-        let result = one(&place, port, test, options).and_then(|text| plausible(&text, figure));
-        ctx.case(&mut verdict, format!("qperf {options} {test}"), result);
+        let name = format!("qperf {options} {test}");
+        let run = || one(&place, port, test, options).and_then(|text| plausible(&text, figure));
+        ctx.case(&mut verdict, &name, twice(&name, run));
     }
     for test in REFUSED {
         match one(&place, port, test, "-t 1") {
