@@ -86,7 +86,8 @@ static void client_round(int fd, struct ibv_context *context, int op, int i)
         ZERO(send_one(&s, 1, 0, 5000, IBV_SEND_SIGNALED));
     else
         ZERO(operate(&s, op, at, key));
-    ZERO(send_one(&s, 2, 0, 1, 0));
+    /* Without a fence a SEND may overtake what a READ before it reads. */
+    ZERO(send_one(&s, 2, 0, 1, op == 0 ? 0 : IBV_SEND_FENCE));
     printf("%s, ", i == SEND_TOO_LONG ? "send" : op == 0 ? "write" : op == 1 ? "read" : "atomic");
     show_next(what[i], s.cq);
     show_next("  behind it", s.cq);
