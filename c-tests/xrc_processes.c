@@ -9,7 +9,10 @@
 
 #define BUFFER (4 << 20)
 
-enum what { TARGET, CONNECT, POST, TAKE };
+/* Where RDMA reaches. */
+#define REACHED (3 << 20)
+
+enum what { TARGET, CONNECT, POST, TAKE, LOOK };
 
 struct order {
     enum what what;
@@ -17,11 +20,13 @@ struct order {
     union ibv_gid gid;
     /* Of a receive: its wr_id is the offset; of a message: its seed. */
     uint32_t offset, length, seed;
-    int private_domain;
+    /* CONNECT: the target allows no RDMA. */
+    int closed;
 };
 
 struct answer {
-    uint32_t number, srqn, private_srqn;
+    uint32_t number, srqn, private_srqn, rkey;
+    uint64_t addr;
     struct ibv_wc wc;
     int filled;
 };
@@ -59,7 +64,11 @@ static void make_process(struct process *p, int fd)
 
 static struct answer obey(struct process *p, const struct order *o)
 {
-    struct answer a = {.srqn = p->srqn[0], .private_srqn = p->srqn[1]};
+    struct answer a = {.srqn = p->srqn[0],
+                       .private_srqn = p->srqn[1],
+                       .rkey = p->s.mr->rkey,
+                       .addr = (uintptr_t)p->s.buffer + REACHED};
+    struct ibv_qp_attr closed = {.qp_state = IBV_QPS_INIT, .port_num = PORT};
     struct ibv_qp_init_attr_ex init = {
         .qp_type = IBV_QPT_XRC_RECV, .xrcd = p->xrcd[0], .comp_mask = IBV_QP_INIT_ATTR_XRCD};
     struct ibv_sge sge = sge_of(&p->s, o->offset, o->length);
@@ -71,7 +80,11 @@ static struct answer obey(struct process *p, const struct order *o)
         a.number = p->target->qp_num;
         break;
     case CONNECT:
-        ZERO(to_init(p->target));
+        if (o->closed)
+            ZERO(ibv_modify_qp(p->target, &closed,
+                               IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+        else
+            ZERO(to_init(p->target));
         ZERO(to_rtr(p->target, o->number, 10, &o->gid));
         break;
     case POST:
@@ -80,7 +93,10 @@ static struct answer obey(struct process *p, const struct order *o)
     case TAKE:
         a.wc = next_wc(p->s.cq);
         if (a.wc.status == IBV_WC_SUCCESS)
-            a.filled = filled(p->s.buffer + a.wc.wr_id, a.wc.byte_len, o->seed);
+            a.filled = filled(p->s.buffer + (o->offset ? o->offset : a.wc.wr_id), a.wc.byte_len, o->seed);
+        break;
+    case LOOK:
+        a.filled = filled(p->s.buffer + o->offset, o->length, o->seed);
         break;
     }
     return a;
@@ -124,7 +140,7 @@ static void spawn(int process)
     close(pair[1]);
 }
 
-static struct ibv_qp *connect_sender(uint32_t *target)
+static struct ibv_qp *connect_to(uint32_t *target, int closed)
 {
     struct ibv_qp_init_attr_ex attr = {
         .qp_type = IBV_QPT_XRC_SEND,
@@ -136,11 +152,75 @@ static struct ibv_qp *connect_sender(uint32_t *target)
     struct ibv_qp *qp = NEED(ibv_create_qp_ex(me.s.context, &attr));
 
     *target = ask(0, (struct order){.what = TARGET}).number;
-    ask(0, (struct order){.what = CONNECT, .number = qp->qp_num, .gid = me.s.gid});
+    ask(0, (struct order){.what = CONNECT, .number = qp->qp_num, .gid = me.s.gid, .closed = closed});
     ZERO(to_init(qp));
     ZERO(to_rtr(qp, *target, 20, &me.s.gid));
     ZERO(to_rts(qp, 10));
     return qp;
+}
+
+static struct ibv_qp *connect_sender(uint32_t *target)
+{
+    return connect_to(target, 0);
+}
+
+/* RDMA and atomics between the bytes at 2 MiB here and REACHED of the process that `there` is from. */
+static void reach(const char *what, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t srqn,
+                  const struct answer *there, uint32_t length)
+{
+    struct ibv_sge sge = sge_of(&me.s, 2 << 20, length);
+    struct ibv_send_wr wr = {.wr_id = 9,
+                             .sg_list = &sge,
+                             .num_sge = 1,
+                             .opcode = opcode,
+                             .send_flags = IBV_SEND_SIGNALED,
+                             .imm_data = htonl(77)};
+    struct ibv_send_wr *bad;
+
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        wr.wr.atomic.remote_addr = there->addr;
+        wr.wr.atomic.rkey = there->rkey;
+        wr.wr.atomic.compare_add = 5;
+    } else {
+        wr.wr.rdma.remote_addr = there->addr;
+        wr.wr.rdma.rkey = there->rkey;
+    }
+    wr.qp_type.xrc.remote_srqn = srqn;
+    ZERO(ibv_post_send(qp, &wr, &bad));
+    show_next(what, cq);
+}
+
+/* Everything beside SEND, to the memory of the owner of each SRQ. */
+static void reach_all(struct ibv_qp *qp, const uint32_t *srqn)
+{
+    unsigned char *mine = me.s.buffer + (2 << 20);
+
+    for (int i = 0; i < 3; i++) {
+        struct answer there = ask(i, (struct order){.what = LOOK});
+        unsigned seed = 70 + 10 * (unsigned)i;
+        uint64_t before, after;
+
+        printf("the memory of process %d\n", i);
+        fill(mine, 100000, seed);
+        reach("write", qp, IBV_WR_RDMA_WRITE, srqn[i], &there, 100000);
+        printf("  data %s\n", yes(ask(i, (struct order){.what = LOOK, .offset = REACHED, .length = 100000, .seed = seed}).filled));
+        memset(mine, 0, 100000);
+        reach("read", qp, IBV_WR_RDMA_READ, srqn[i], &there, 100000);
+        printf("  data %s\n", yes(filled(mine, 100000, seed)));
+        memcpy(&before, mine, 8);
+        reach("add", qp, IBV_WR_ATOMIC_FETCH_AND_ADD, srqn[i], &there, 8);
+        memcpy(&after, mine, 8);
+        printf("  before %s\n", yes(before == after));
+        reach("read", qp, IBV_WR_RDMA_READ, srqn[i], &there, 8);
+        memcpy(&after, mine, 8);
+        printf("  after %s\n", yes(before + 5 == after));
+        fill(mine, 50000, seed + 1);
+        reach("write with immediate", qp, IBV_WR_RDMA_WRITE_WITH_IMM, srqn[i], &there, 50000);
+        there = ask(i, (struct order){.what = TAKE, .offset = REACHED, .seed = seed + 1});
+        show_wc("  recv", &there.wc);
+        printf("  data %s\n", yes(there.filled));
+        ask(i, (struct order){.what = POST, .offset = 0, .length = 2 << 20});
+    }
 }
 
 static void post_send(struct ibv_qp *qp, uint32_t srqn, uint32_t offset, uint32_t length, unsigned seed, int imm)
@@ -225,6 +305,30 @@ int main(int argc, char **argv)
         show_taken(way[n], 50 + n);
         show_next("send", cq);
     }
+
+    reach_all(qp, srqn);
+    for (int i = 0; i < 2; i++) {
+        struct answer other = ask(i, (struct order){.what = LOOK});
+
+        printf("the key of a process, the SRQ of another\n");
+        reach("write", qp, IBV_WR_RDMA_WRITE, srqn[!i], &other, 100);
+        printf("  state %s\n", state_name(state_of(qp)));
+        ZERO(ibv_destroy_qp(qp));
+        qp = connect_sender(&again);
+    }
+    printf("a target that allows no RDMA\n");
+    for (int i = 0; i < 3; i++) {
+        struct answer there = ask(i, (struct order){.what = LOOK});
+
+        ZERO(ibv_destroy_qp(qp));
+        qp = connect_to(&again, 1);
+        reach("write", qp, IBV_WR_RDMA_WRITE, srqn[i], &there, 100);
+        ZERO(ibv_destroy_qp(qp));
+        qp = connect_to(&again, 1);
+        reach("read", qp, IBV_WR_RDMA_READ, srqn[i], &there, 100);
+    }
+    ZERO(ibv_destroy_qp(qp));
+    qp = connect_sender(&again);
 
     printf("a third one's own domain\n");
     post_send(qp, private_srqn, 2 << 20, 100, 60, 0);

@@ -104,7 +104,20 @@ fn compose() -> String {
     writeln!(body, "The table's default answers for: {}.", list(&lacks)).unwrap();
     out += &sums;
     out += &body;
+    out += &differences();
     out + &judges()
+}
+
+/// Where urxe differs from a network card, from `docs/differences.tsv`.
+fn differences() -> String {
+    let text = fs::read_to_string(root().join("docs/differences.tsv")).unwrap_or_default();
+    let mut out = String::from(
+        "\n## Where urxe differs from a network card\n\n| call | what and why |\n| --- | --- |\n",
+    );
+    for line in text.lines() {
+        writeln!(out, "| {} |", line.replace('\t', " | ")).unwrap();
+    }
+    out
 }
 
 /// What the suites of others say, as `ANYVERBS_UPDATE_DOCS=1 cargo xtask test` wrote it down, and why tests are skipped.

@@ -2,8 +2,9 @@
 //!
 //! The sender brings it to the SRQ's owner, whom the SRQ number tells, instead of the QP's; there a shadow of the QP
 //! receives it. It goes alone: nothing before it is unacknowledged, nothing follows until it is answered, and so the
-//! order of the QP's messages holds without the QP's own process taking part. Only SEND can: a WRITE with immediate to
-//! a foreign SRQ, whose memory and receive are in two processes, is refused as an invalid request.
+//! order of the QP's messages holds without the QP's own process taking part. RDMA and atomics go the same way: the
+//! SRQ's PD is the one that counts, so the memory that they name is the SRQ owner's too. What the QP itself allows is
+//! seen in what its process publishes, and told along.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::Wire;
 use super::message::{ACK, FIRST, FOREIGN, NAK, RELIABLE, Refusal};
 use super::receive::{Step, carry_out};
-use super::send::put_message;
+use super::send::{self, Mark, put_any};
 use crate::soft::link::local;
 use crate::soft::link::shm::ring::{Entry, Ext, Header};
 use crate::soft::link::shm::slot::SLOTS;
@@ -21,7 +22,7 @@ use crate::soft::qp::responder::Responder;
 use crate::soft::qp::sendq::SendQueue;
 use crate::soft::qp::{Nak, Qp};
 use crate::soft::srq::Srq;
-use crate::soft::types::{QpState, QpType, Qpn, WrOpcode};
+use crate::soft::types::{Access, QpState, QpType, Qpn, WcStatus, WrOpcode};
 use crate::sys::clock;
 use crate::sys::log::explain;
 
@@ -29,6 +30,8 @@ use crate::sys::log::explain;
 const SHADOWS: usize = 4096;
 /// The RNR timer code of shadows (0.64 ms): the QP's own is not known here.
 const MIN_RNR_TIMER: u8 = 12;
+/// How long a request waits for the QP's process to introduce itself, before it looks again.
+const PAUSE_NS: u64 = 1_000_000;
 
 /// What becomes of a request that may be for a foreign SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +69,22 @@ pub fn send(qp: &Qp, sq: &mut Requester, at: u64, home: Option<&Arc<Wire>>, to: 
         sq.doom(qp, at, status);
         return Turn::Waits;
     }
-    if !listens(qp, home, to) {
-        return wait(qp, sq, at);
-    }
+    let access = match look_at(qp, home, to) {
+        Seen::Listening(access) => access,
+        Seen::Nobody => return wait(qp, sq, at),
+        Seen::NotYet => {
+            sq.wait_until = clock::now_ns() + PAUSE_NS;
+            qp.node.timers.arm(qp, sq.wait_until);
+            return Turn::Waits;
+        }
+        Seen::Hidden => {
+            sq.doom(qp, at, WcStatus::RemInvReqErr);
+            return Turn::Waits;
+        }
+    };
     match owner {
         Owner::Peer => Turn::Home,
-        Owner::Here => deliver_here(qp, sq, at, to),
+        Owner::Here => deliver_here(qp, sq, at, to, access),
         Owner::Gone => {
             let srqn = sq.queue.wqe(at).srqn;
             // Retries are not told of.
@@ -83,7 +96,8 @@ pub fn send(qp: &Qp, sq: &mut Requester, at: u64, home: Option<&Arc<Wire>>, to: 
         Owner::Other(wire) => {
             sq.foreign = Some(wire.clone());
             let mut wrote = false;
-            let put = || put_message(qp, sq, at, &wire, to, FOREIGN, &mut wrote);
+            let mark = Mark { flags: FOREIGN, access: access.bits() as u16 };
+            let put = || put_any(qp, sq, at, &wire, to, mark, &mut wrote);
             let sent = wire.try_for_room(qp, put, |sent| *sent == Ok(false));
             if wrote {
                 wire.peer.notify();
@@ -104,8 +118,9 @@ pub fn send(qp: &Qp, sq: &mut Requester, at: u64, home: Option<&Arc<Wire>>, to: 
 fn owner(qp: &Qp, sq: &Requester, at: u64, home: Option<&Arc<Wire>>, to: Qpn) -> Owner {
     let wqe = sq.queue.wqe(at);
     let slot = Qpn(wqe.srqn).slot();
-    let sends = matches!(wqe.opcode, WrOpcode::Send | WrOpcode::SendImm);
-    if !sends || slot == to.slot() || !SLOTS.contains(&slot) {
+    // A WRITE of nothing names no SRQ that matters.
+    let names_none = wqe.opcode == WrOpcode::Write && wqe.length == 0;
+    if names_none || slot == to.slot() || !SLOTS.contains(&slot) {
         return Owner::Peer;
     }
     // What was once sent goes the same way again: the two ways are numbered differently.
@@ -131,24 +146,42 @@ fn is_same(a: &Arc<Wire>, b: &Arc<Wire>) -> bool {
     Arc::ptr_eq(a, b) || a.peer.nonce().is_some_and(|nonce| Some(nonce) == b.peer.nonce())
 }
 
-/// Whether the peer QP would take a message, as far as can be seen from here.
-fn listens(qp: &Qp, home: Option<&Arc<Wire>>, to: Qpn) -> bool {
-    let (kind, state, peer) = match home {
+/// What can be seen from here of the QP that receives.
+enum Seen {
+    /// It takes messages; this is what it allows.
+    Listening(Access),
+    /// It would not take a message.
+    Nobody,
+    /// Its process has not introduced itself.
+    NotYet,
+    /// Its process is another user's.
+    Hidden,
+}
+
+fn look_at(qp: &Qp, home: Option<&Arc<Wire>>, to: Qpn) -> Seen {
+    let (kind, state, peer, access) = match home {
         None => match qp.node.qp(to) {
-            Some(tgt) => (Some(tgt.kind), Some(tgt.state()), tgt.rq.lock().peer),
-            None => return false,
+            Some(tgt) => {
+                let rq = tgt.rq.lock();
+                (Some(tgt.kind), Some(tgt.state()), rq.peer, rq.access)
+            }
+            None => return Seen::Nobody,
         },
         Some(wire) => match wire.peer.remote() {
             Some(remote) if remote.is_published() => match remote.qp(to) {
-                Some(view) => (view.kind, view.state, Qpn(view.peer_qpn)),
-                None => return false,
+                Some(view) => (view.kind, view.state, Qpn(view.peer_qpn), view.access),
+                None => return Seen::Nobody,
             },
-            _ => return true,
+            Some(_) => return Seen::Hidden,
+            None => return Seen::NotYet,
         },
     };
-    kind == Some(QpType::XrcRecv)
-        && peer == qp.num
-        && matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd))
+    let listens = matches!(state, Some(QpState::Rtr | QpState::Rts | QpState::Sqd));
+    if kind == Some(QpType::XrcRecv) && peer == qp.num && listens {
+        Seen::Listening(access)
+    } else {
+        Seen::Nobody
+    }
 }
 
 /// Nobody answers.
@@ -160,7 +193,7 @@ fn wait(qp: &Qp, sq: &mut Requester, at: u64) -> Turn {
 }
 
 /// The SRQ is this process's, the QP that receives is not.
-fn deliver_here(qp: &Qp, sq: &mut Requester, at: u64, to: Qpn) -> Turn {
+fn deliver_here(qp: &Qp, sq: &mut Requester, at: u64, to: Qpn, access: Access) -> Turn {
     let srq = match srq_for(qp.node, sq.queue.wqe(at).srqn, to) {
         Ok(srq) => srq,
         Err(nak) => {
@@ -173,21 +206,17 @@ fn deliver_here(qp: &Qp, sq: &mut Requester, at: u64, to: Qpn) -> Turn {
         sq.doom(qp, at, status);
         return Turn::Waits;
     }
-    let shadow = shadow(qp.node, &srq, to, qp.num);
+    let shadow = shadow(qp.node, &srq, to, qp.num, access);
     shadow.rq.lock().psn = sq.psn_of(at);
     let went = local::deliver(qp, sq, at, Some(&shadow), 0);
     shadow.rq.lock().flush(&shadow);
     if went { Turn::Done } else { Turn::Waits }
 }
 
-/// Whether an entry answers the request that `owner` has: the SRQ's number stands for the QP's.
+/// Whether an entry answers the request that `owner` has: the SRQ's number stands for the QP's, which lies in another slot.
 pub fn is_answer(sq: &Requester, owner: &Arc<Wire>, wire: &Arc<Wire>, src: Qpn, h: &Header) -> bool {
     let wqe = sq.queue.wqe(sq.queue.tail);
-    h.flags & FOREIGN != 0
-        && matches!(h.kind, ACK | NAK)
-        && Arc::ptr_eq(owner, wire)
-        && wqe.srqn == src.0
-        && wqe.psn.get() == h.seq
+    Arc::ptr_eq(owner, wire) && wqe.srqn == src.0 && wqe.psn.get() == h.seq
 }
 
 /// The process that has `wire` is gone: what it was to receive ends as on a wire without an answer.
@@ -207,8 +236,8 @@ impl Shadows {
         let h = &entry.header;
         let key = (src, Qpn(h.dst_qpn & 0xff_ffff));
         let srqn = match h.ext {
-            Ext::Rdma { aux, .. } => aux & 0xff_ffff,
-            _ => 0,
+            Ext::Rdma { aux, .. } | Ext::Atomic { aux, .. } => aux & 0xff_ffff,
+            Ext::None => 0,
         };
         let answer = |kind, imm| {
             let (dst_qpn, src_qpn, seq) = (src.0, srqn, h.seq);
@@ -224,13 +253,18 @@ impl Shadows {
             };
         }
         let Some(shadow) = self.0.get(&key).cloned() else { return };
-        let carried = carry_out(&shadow, &mut shadow.rq.lock(), src, entry);
-        match carried {
+        let mut rq = shadow.rq.lock();
+        match carry_out(&shadow, &mut rq, src, entry) {
             Ok(Step::More) => return,
             Ok(Step::Accepted) => answer(ACK, 0),
-            Ok(Step::Answer(_)) => answer(NAK, Refusal::Nak(Nak::InvalidRequest, 0).encode()),
+            Ok(Step::Answer(what)) => {
+                // It stays until the next message, since the ring may have no room for all that it sends.
+                rq.outbox.push(wire, what);
+                return send::answer(&shadow, &mut rq, src);
+            }
             Err(nak) => answer(NAK, Refusal::Nak(nak, MIN_RNR_TIMER).encode()),
         }
+        drop(rq);
         self.end(key);
     }
 
@@ -255,10 +289,10 @@ impl Shadows {
         srqn: u32,
         h: &Header,
     ) -> Result<Arc<Qp>, Nak> {
-        let sends = matches!(WrOpcode::from_raw(h.kind as u32), Some(WrOpcode::Send | WrOpcode::SendImm));
-        if !sends || h.flags & RELIABLE == 0 || self.0.len() >= SHADOWS {
+        let op = WrOpcode::from_raw(h.kind as u32).filter(|op| !op.is_local());
+        let Some(op) = op.filter(|_| h.flags & RELIABLE != 0 && self.0.len() < SHADOWS) else {
             return Err(Nak::InvalidRequest);
-        }
+        };
         if !wire.peer.is_same_user() {
             explain(format_args!(
                 "process {} of another user names SRQ 0x{srqn:06x}: refused",
@@ -266,7 +300,10 @@ impl Shadows {
             ));
             return Err(Nak::InvalidRequest);
         }
-        Ok(shadow(node, &*srq_for(node, srqn, to)?, to, src))
+        let srq = srq_for(node, srqn, to)?;
+        // What is answered in pieces is answered in the SRQ's name.
+        let number = if is_answered(op) { Qpn(srqn) } else { to };
+        Ok(shadow(node, &srq, number, src, Access::from_bits_truncate(h.spare.into())))
     }
 }
 
@@ -287,8 +324,13 @@ fn srq_for(node: &'static Node, srqn: u32, to: Qpn) -> Result<Arc<Srq>, Nak> {
     })
 }
 
+/// READs and atomics are answered with data.
+fn is_answered(op: WrOpcode) -> bool {
+    matches!(op, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd)
+}
+
 /// A QP that stands for QP `to` of another process and receives from `src` for `srq`; no table knows it.
-fn shadow(node: &'static Node, srq: &Srq, to: Qpn, src: Qpn) -> Arc<Qp> {
+fn shadow(node: &'static Node, srq: &Srq, to: Qpn, src: Qpn, access: Access) -> Arc<Qp> {
     let sq = Requester::new(SendQueue::none(), None, false);
     let rq = Responder::new(None, None, None);
     let domain = srq.xrc.as_ref().map(|xrc| xrc.domain);
@@ -299,6 +341,8 @@ fn shadow(node: &'static Node, srq: &Srq, to: Qpn, src: Qpn) -> Arc<Qp> {
     {
         let mut rq = qp.rq.lock();
         (rq.peer, rq.min_rnr_timer) = (src, MIN_RNR_TIMER);
+        // A QP that takes no READs does not show that it would allow them.
+        (rq.access, rq.max_dest_rd_atomic) = (access, 1);
     }
     qp
 }

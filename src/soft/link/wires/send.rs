@@ -76,40 +76,62 @@ fn send(
     wrote: &mut bool,
 ) -> Result<Sent, WcStatus> {
     sq.check(qp, at)?;
-    let wqe = sq.queue.wqe(at);
-    let opcode = wqe.opcode;
-    if wqe.cursor == 0 && try_direct(qp, sq, at, wire, to)? {
+    if sq.queue.wqe(at).cursor == 0 && try_direct(qp, sq, at, wire, to)? {
         return Ok(Sent::Done);
     }
-    if matches!(opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd) {
-        // Where the answer will go is checked now: the responder must not do in vain what it does only once.
-        sq.check_places(qp, at)?;
-        let operands = (wqe.compare_add, wqe.swap);
-        return Ok(if put_request(qp, sq, at, wire, to, operands, wrote) {
-            Sent::Whole
-        } else {
-            Sent::Stuck
-        });
-    }
-    if matches!(opcode, WrOpcode::AtomicWrite | WrOpcode::Flush) {
-        let operands = sq.operands(qp, at)?;
-        return Ok(if put_request(qp, sq, at, wire, to, operands, wrote) {
-            Sent::Whole
-        } else {
-            Sent::Stuck
-        });
-    }
-    Ok(if put_message(qp, sq, at, wire, to, 0, wrote)? { Sent::Whole } else { Sent::Stuck })
+    Ok(if put_any(qp, sq, at, wire, to, Mark::default(), wrote)? { Sent::Whole } else { Sent::Stuck })
 }
 
-/// Sends the rest of a message; false when the ring is full. `wrote`: somebody is to be notified.
-pub fn put_message(
+/// What distinguishes a request to another process than the peer QP's; 0 for all others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mark {
+    /// `FOREIGN`, or nothing.
+    pub flags: u8,
+    /// What the peer QP allows, as bits of `Access`.
+    pub access: u16,
+}
+
+impl Mark {
+    /// What does not go to the peer does not count in its sequence.
+    fn psns(self) -> u32 {
+        u32::from(self.flags & FOREIGN == 0)
+    }
+}
+
+/// Puts request `at`, or the rest of it, into the ring; false when that is full.
+pub fn put_any(
     qp: &Qp,
     sq: &mut Requester,
     at: u64,
     wire: &Wire,
     to: Qpn,
-    flags: u8,
+    mark: Mark,
+    wrote: &mut bool,
+) -> Result<bool, WcStatus> {
+    let wqe = sq.queue.wqe(at);
+    match wqe.opcode {
+        WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd => {
+            // Where the answer will go is checked now: the responder must not do in vain what it does only once.
+            let operands = (wqe.compare_add, wqe.swap);
+            sq.check_places(qp, at)?;
+            Ok(put_request(qp, sq, at, wire, to, mark, operands, wrote))
+        }
+        WrOpcode::AtomicWrite | WrOpcode::Flush => {
+            let operands = sq.operands(qp, at)?;
+            Ok(put_request(qp, sq, at, wire, to, mark, operands, wrote))
+        }
+        _ => put_message(qp, sq, at, wire, to, mark, wrote),
+    }
+}
+
+/// Sends the rest of a message; false when the ring is full. `wrote`: somebody is to be notified.
+fn put_message(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    wire: &Wire,
+    to: Qpn,
+    mark: Mark,
     wrote: &mut bool,
 ) -> Result<bool, WcStatus> {
     let length = sq.queue.wqe(at).length;
@@ -120,7 +142,7 @@ pub fn put_message(
     loop {
         let from = sq.queue.wqe(at).cursor;
         let n = (length - from).min(MAX_PAYLOAD as u32);
-        if !put_piece(qp, sq, at, wire, to, flags, (from, n))? {
+        if !put_piece(qp, sq, at, wire, to, mark, (from, n))? {
             return Ok(false);
         }
         *wrote = true;
@@ -166,12 +188,13 @@ fn put_piece(
     at: u64,
     wire: &Wire,
     to: Qpn,
-    flags: u8,
+    mark: Mark,
     (from, n): (u32, u32),
 ) -> Result<bool, WcStatus> {
     let psn = sq.psn_of(at);
     let mut header = header(qp, sq.queue.wqe(at), to, psn);
-    header.flags |= flags | if from == 0 { FIRST } else { 0 };
+    header.spare = mark.access;
+    header.flags |= mark.flags | if from == 0 { FIRST } else { 0 };
     header.flags |= if from + n == header.total { LAST } else { 0 };
     {
         let mut tx = wire.peer.tx.lock();
@@ -181,17 +204,18 @@ fn put_piece(
         sq.gather(qp, at, from, room)?;
         slot.commit(&header, n as usize);
     }
-    // What does not go to the peer does not count in its sequence.
-    sq.number(at, if flags & FOREIGN != 0 { 0 } else { 1 });
+    sq.number(at, mark.psns());
     Ok(true)
 }
 
+#[allow(clippy::too_many_arguments)]
 fn put_request(
     qp: &Qp,
     sq: &mut Requester,
     at: u64,
     wire: &Wire,
     to: Qpn,
+    mark: Mark,
     operands: (u64, u64),
     wrote: &mut bool,
 ) -> bool {
@@ -200,11 +224,12 @@ fn put_request(
     if let Ext::Atomic { compare, swap_add, .. } = &mut header.ext {
         (*compare, *swap_add) = operands;
     }
-    header.flags |= FIRST | LAST;
+    header.flags |= mark.flags | FIRST | LAST;
+    header.spare = mark.access;
     if !put(wire, &header) {
         return false;
     }
-    sq.number(at, 1);
+    sq.number(at, mark.psns());
     *wrote = true;
     true
 }
