@@ -5,8 +5,10 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::soft::types::Sge;
 use crate::sys::errno::Errno;
 use crate::sys::log::explain;
+use crate::sys::map::Mapping;
 
 /// What a queue's memory is for; the lower half of the `resource_type` that allocators of parent domains are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ unsafe impl Number for u8 {}
 unsafe impl Number for u32 {}
 // SAFETY: an integer.
 unsafe impl Number for u64 {}
+// SAFETY: integers.
+unsafe impl Number for Sge {}
 
 /// `len` zeros on the heap, whose pages are not touched yet; ENOMEM where there is no memory.
 pub fn zeros<T: Number>(len: usize) -> Result<Box<[T]>, Errno> {
@@ -81,22 +85,49 @@ fn short_of(bytes: usize) -> Errno {
     Errno::ENOMEM
 }
 
+/// An area of this many bytes or more is mapped: what of it is never used then takes no memory.
+const WORTH_MAPPING: usize = 8192;
+
 /// A fixed number of plain values.
 pub struct Area<T: Copy> {
     at: NonNull<T>,
     len: usize,
-    owner: Option<(Arc<dyn Allocator>, Purpose)>,
+    owner: Owner,
+}
+
+/// Where an area's memory goes back to.
+enum Owner {
+    Heap,
+    Mapped(#[allow(dead_code, reason = "kept for its drop")] Mapping),
+    Given(Arc<dyn Allocator>, Purpose),
 }
 
 impl<T: Copy> Area<T> {
     /// Of no values.
     pub fn none() -> Self {
-        Self { at: NonNull::dangling(), len: 0, owner: None }
+        Self { at: NonNull::dangling(), len: 0, owner: Owner::Heap }
     }
 
     fn heap(len: usize, fill: T) -> Result<Self, Errno> {
         let at = Box::leak(filled(len, fill)?);
-        Ok(Self { at: NonNull::from(at).cast(), len, owner: None })
+        Ok(Self { at: NonNull::from(at).cast(), len, owner: Owner::Heap })
+    }
+
+    /// `len` zeros, from an allocator if there is one, else mapped or on the heap.
+    ///
+    /// # Errors
+    /// ENOMEM where there is no memory.
+    pub fn zeros(len: usize, allocator: Option<&Arc<dyn Allocator>>, purpose: Purpose) -> Result<Self, Errno>
+    where
+        T: Number + Default,
+    {
+        let size = len * size_of::<T>();
+        if size < WORTH_MAPPING || allocator.is_some() {
+            return Self::new(len, T::default(), allocator, purpose);
+        }
+        let mapping = Mapping::anonymous(size).map_err(|_| short_of(size))?;
+        let at = NonNull::new(mapping.base().cast::<T>()).ok_or(Errno::ENOMEM)?;
+        Ok(Self { at, len, owner: Owner::Mapped(mapping) })
     }
 
     /// `len` values `fill`, from an allocator if there is one, else on the heap.
@@ -120,16 +151,20 @@ impl<T: Copy> Area<T> {
             // SAFETY: the allocator gave room for `len` values, aligned, which are ours alone.
             unsafe { at.add(i).write(fill) };
         }
-        Ok(Self { at, len, owner: Some((allocator.clone(), purpose)) })
+        Ok(Self { at, len, owner: Owner::Given(allocator.clone(), purpose) })
     }
 }
 
 impl<T: Copy> Drop for Area<T> {
     fn drop(&mut self) {
         match &self.owner {
-            Some((allocator, purpose)) => allocator.give_back(self.at.cast(), *purpose),
-            // SAFETY: `heap` leaked a boxed slice of this length, and one of none needs no memory.
-            None => drop(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(self.at, self.len).as_ptr()) }),
+            Owner::Given(allocator, purpose) => allocator.give_back(self.at.cast(), *purpose),
+            Owner::Mapped(_) => {}
+            Owner::Heap => {
+                let slice = NonNull::slice_from_raw_parts(self.at, self.len);
+                // SAFETY: `heap` leaked a boxed slice of this length, and one of none needs no memory.
+                drop(unsafe { Box::from_raw(slice.as_ptr()) });
+            }
         }
     }
 }
@@ -209,6 +244,17 @@ mod tests {
         assert!(Area::new(0, 0u8, Some(&allocator), Purpose::Srq).unwrap().is_empty());
         assert_eq!(Area::new(3, 1u8, None, Purpose::Srq).unwrap()[..], [1; 3]);
         assert!(Area::<u64>::none().is_empty());
+    }
+
+    #[test]
+    fn large_areas_are_zero_and_need_no_memory_of_the_heap() {
+        let mut area = Area::<u64>::zeros(1 << 20, None, Purpose::Cq).unwrap();
+        assert!(matches!(area.owner, Owner::Mapped(_)) && area.len() == 1 << 20);
+        area[(1 << 20) - 1] = 3;
+        assert_eq!((area[0], area[(1 << 20) - 1]), (0, 3));
+        let small = Area::<u8>::zeros(100, None, Purpose::Cq).unwrap();
+        assert!(matches!(small.owner, Owner::Heap) && small[..] == [0; 100]);
+        assert_eq!(Area::<u64>::zeros(1 << 50, None, Purpose::Cq).unwrap_err(), Errno::ENOMEM);
     }
 
     #[test]

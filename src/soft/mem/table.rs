@@ -82,8 +82,8 @@ unsafe impl Send for MemTable {}
 // SAFETY: as above.
 unsafe impl Sync for MemTable {}
 
-/// What peers need not see of an entry; a cache line each, so that users of different regions do not meet.
-#[repr(C, align(64))]
+/// What peers need not see of an entry.
+#[repr(C, align(16))]
 struct Slot {
     /// Spans of threads that had no word left.
     users: AtomicUsize,
@@ -115,7 +115,7 @@ pub(super) struct Registration {
 pub(super) enum Keep {
     Nothing,
     Dm { _dm: Arc<Dm> },
-    File { _mapping: Mapping },
+    File { _mapping: Box<Mapping> },
 }
 
 impl MemTable {
@@ -216,7 +216,7 @@ impl MemTable {
         })?;
         let addr = mapping.base() as u64 + lead;
         let mr = Mr { key: Key(0), addr, length: len, iova, access };
-        self.insert(pd, mr, Scope::Region, Keep::File { _mapping: mapping })
+        self.insert(pd, mr, Scope::Region, Keep::File { _mapping: Box::new(mapping) })
     }
 
     /// A null region: every address is in it, reads give zeros, what is written is gone, and only the lkey is good for

@@ -54,7 +54,7 @@ impl RecvQueue {
         let slots = (depth as usize).next_power_of_two();
         let purpose = allocator.as_ref().map_or(Purpose::RecvQueue, |(_, purpose)| *purpose);
         let from = allocator.as_ref().map(|(from, _)| from);
-        let sges = Area::new(slots * max_sge as usize, Sge::default(), from, purpose)?;
+        let sges = Area::zeros(slots * max_sge as usize, from, purpose)?;
         let (wr_ids, counts) = (zeros(slots)?, zeros(slots)?);
         Ok(Self { wr_ids, counts, sges, allocator, depth, max_sge, tail: 0, head: 0 })
     }

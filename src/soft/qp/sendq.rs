@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::soft::ah::Ah;
 use crate::soft::mem::Bind;
-use crate::soft::mem::area::{Allocator, Area, Purpose, filled, zeros};
+use crate::soft::mem::area::{Allocator, Area, Purpose, filled};
 use crate::soft::types::{Access, Key, Psn, Qpn, SendFlags, Sge, WrOpcode};
 use crate::sys::errno::Errno;
 
@@ -107,7 +107,7 @@ impl Wqe {
 pub struct SendQueue {
     wqes: Box<[Wqe]>,
     sges: Area<Sge>,
-    inline: Box<[u8]>,
+    inline: Area<u8>,
     depth: u32,
     max_sge: u32,
     max_inline: u32,
@@ -127,7 +127,7 @@ impl SendQueue {
         Self {
             wqes: Box::default(),
             sges: Area::none(),
-            inline: Box::default(),
+            inline: Area::none(),
             depth: 0,
             max_sge: 0,
             max_inline: 0,
@@ -146,10 +146,10 @@ impl SendQueue {
         max_inline: u32,
         allocator: Option<&Arc<dyn Allocator>>,
     ) -> Result<Self, Errno> {
-        let sges = Area::new(places(depth, max_sge), Sge::default(), allocator, Purpose::SendQueue)?;
+        let sges = Area::zeros(places(depth, max_sge), allocator, Purpose::SendQueue)?;
         let slots = (depth as usize).next_power_of_two();
         let wqes = filled(if depth == 0 { 0 } else { slots }, Wqe::EMPTY)?;
-        let inline = zeros(slots * max_inline as usize)?;
+        let inline = Area::zeros(slots * max_inline as usize, None, Purpose::SendQueue)?;
         Ok(Self { wqes, sges, inline, depth, max_sge, max_inline, ..Self::none() })
     }
 

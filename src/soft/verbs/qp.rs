@@ -193,8 +193,8 @@ unsafe fn wrap(
     }
 }
 
-/// Inline data that every QP has.
-const DEFAULT_INLINE: u32 = 256;
+/// Inline data that every QP has: the smallest size that does not cost an idle QP of many requests pages of memory.
+const DEFAULT_INLINE: u32 = 64;
 
 fn check_cap(cap: &ibv_qp_cap) -> Result<(), Errno> {
     let bounds = [
