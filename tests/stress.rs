@@ -1,4 +1,4 @@
-//! The stress programs of `c-tests/stress/` in short form, each also with direct access to peers' memory switched off.
+//! The stress programs of `c-tests/stress/`, and some of `c-tests/heavy/`, in short form, each also with direct access to peers' memory switched off.
 //! They print their seed when something is wrong; `-s SEED` repeats it. Every program ends itself by an alarm.
 mod toolchain;
 
@@ -30,15 +30,19 @@ programs! {
     objects_come_and_go_under_traffic: "churn" ["-n", "60"];
     children_do_not_disturb: "forks" ["-n", "9"];
     deaths_are_noticed: "deaths" ["-n", "3"];
+    a_crowd_of_threads_shares_queues: "heavy/crowd" ["-n", "200"];
+    two_crowds_of_threads_share_queues: "heavy/crowd" ["-n", "200", "pair"];
     retries_are_counted: "retries" ["-n", "1"];
 }
 
 fn stress(name: &str, args: &[&str]) {
+    let source = if name.contains('/') { format!("{name}.c") } else { format!("stress/{name}.c") };
+    let name = name.rsplit('/').next().expect("a program has a name");
     let (dir, lib) = (Scratch::new(name), library_folder());
     let program = dir.path(name);
     let mut cc = gcc(&our_include());
     cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
-    cc.arg(root().join("c-tests/stress").join(format!("{name}.c"))).arg("-o").arg(&program);
+    cc.arg(root().join("c-tests").join(source)).arg("-o").arg(&program);
     run(cc.arg("-L").arg(lib.path("")).arg("-libverbs"));
     for direct in ["1", "0"] {
         let out = Command::new(&program)

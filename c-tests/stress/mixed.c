@@ -1,11 +1,16 @@
 /*
- * mixed [-s SEED] [-n COUNT] [pair]: threads with several RC QPs each send, write, read and add at random, sizes 0 to
- * 200 KiB, and check every byte; shared CQs, channels, ibv_post_send and ibv_wr_*, random signaling, slow receivers. In
- * one process, or with `pair` between two.
+ * mixed [-s SEED] [-n COUNT] [pair | many]: threads with several RC QPs each send, write, read and add at random, sizes 0
+ * to 200 KiB, and check every byte and at the end all totals; shared CQs, channels, ibv_post_send and ibv_wr_*, random
+ * signaling, slow receivers. In one process, with `pair` between two, or with `many` over 1,000 QPs of one process to
+ * 1,000 of another, sizes to 4 KiB.
  */
 #include "stress.h"
 
-enum { PAIRS = 2, QPS = 3, WINDOW = 8, RECEIVES = 6, SLOTS = 3, LONGEST = 200 * 1024 };
+enum { PAIRS = 2, WINDOW = 8, RECEIVES = 6, SLOTS = 3 };
+
+/* QPs of a thread, threads of a process, and the longest message. */
+static int qps = 3, pairs = PAIRS;
+static uint32_t longest = 200 * 1024;
 
 enum kind { SEND, SEND_IMM, WRITE, WRITE_IMM, READ, ADD, SWAP, KINDS };
 
@@ -39,19 +44,24 @@ struct end {
     struct ibv_cq *cq;
     struct ibv_mr *mr;
     unsigned char *memory;
-    struct link links[QPS];
+    struct link *links;
 };
 
-static const size_t link_bytes = (size_t)LONGEST * (2 * WINDOW + RECEIVES + SLOTS) + 4096;
+static size_t link_bytes(void)
+{
+    return (size_t)longest * (2 * WINDOW + RECEIVES + SLOTS) + 64;
+}
 
 /* Both sides know what the operation with this index is. */
 static struct op op_at(uint64_t stream, long index)
 {
     uint64_t r = mix(stream, (uint64_t)index);
-    static const uint32_t limits[] = {1, 64, 4096, 20000, LONGEST};
+    const uint32_t limits[] = {1, 64, 4096, 20000, longest};
     struct op op = {.kind = (enum kind)(r % KINDS), .slot = (uint32_t)(r >> 8) % SLOTS, .pattern = r};
 
     op.length = (uint32_t)(mix(r, 1) % (limits[(r >> 16) % 5] + 1));
+    if (op.length > longest)
+        op.length = longest;
     op.misses = (r >> 24) % 4 == 0;
     if (op.kind == ADD || op.kind == SWAP)
         op.length = 8;
@@ -65,7 +75,7 @@ static int is_message(enum kind kind)
 
 static void give_receive(struct end *e, struct link *l, uint64_t place)
 {
-    struct ibv_sge sge = {(uintptr_t)l->receives + place * LONGEST, LONGEST, e->mr->lkey};
+    struct ibv_sge sge = {(uintptr_t)l->receives + place * longest, longest, e->mr->lkey};
     struct ibv_recv_wr wr = {.wr_id = (uint64_t)(l - e->links) << 32 | 1u << 31 | place, .sg_list = &sge, .num_sge = 1};
     struct ibv_recv_wr *bad;
 
@@ -142,7 +152,7 @@ static void post_next(struct end *e, struct link *l)
     long i = l->posted++;
     int place = (int)(i % WINDOW);
     struct op *op = &l->ops[place], as_posted;
-    struct ibv_sge sge = {(uintptr_t)l->sources + (size_t)place * LONGEST, 0, e->mr->lkey};
+    struct ibv_sge sge = {(uintptr_t)l->sources + (size_t)place * longest, 0, e->mr->lkey};
     uint64_t to = l->peer.address, compare = 0, swap = 0;
     unsigned flags = 0;
 
@@ -157,21 +167,21 @@ static void post_next(struct end *e, struct link *l)
         l->written[op->slot] = *op;
         if (l->busy_reads[op->slot])
             flags |= IBV_SEND_FENCE;
-        to += (uint64_t)op->slot * LONGEST;
+        to += (uint64_t)op->slot * longest;
         break;
     case READ:
         op->length = l->written[op->slot].length;
         op->pattern = l->written[op->slot].pattern;
         l->busy_reads[op->slot]++;
-        to += (uint64_t)op->slot * LONGEST;
+        to += (uint64_t)op->slot * longest;
         break;
     case ADD:
-        to += (uint64_t)SLOTS * LONGEST;
+        to += (uint64_t)SLOTS * longest;
         compare = 1;
         l->expected[place] = l->adds++;
         break;
     case SWAP:
-        to += (uint64_t)SLOTS * LONGEST + 8;
+        to += (uint64_t)SLOTS * longest + 8;
         compare = l->swapped + (uint64_t)op->misses;
         l->expected[place] = l->swapped;
         swap = op->pattern;
@@ -183,7 +193,7 @@ static void post_next(struct end *e, struct link *l)
     }
     sge.length = op->length;
     if (op->kind >= READ) {
-        sge.addr = (uintptr_t)l->results + (size_t)place * LONGEST;
+        sge.addr = (uintptr_t)l->results + (size_t)place * longest;
     } else {
         put_pattern((unsigned char *)(uintptr_t)sge.addr, op->length, op->pattern);
         if (op->length <= 64 && draw(2)) {
@@ -203,7 +213,7 @@ static void check_answer(struct link *l, long i)
 {
     int place = (int)(i % WINDOW);
     struct op *op = &l->ops[place];
-    unsigned char *at = l->results + (size_t)place * LONGEST;
+    unsigned char *at = l->results + (size_t)place * longest;
     uint64_t got;
 
     if (op->kind == READ) {
@@ -230,7 +240,7 @@ static void received(struct end *e, struct link *l, const struct ibv_wc *wc)
 {
     struct op op;
     uint64_t place = wc->wr_id & 0xffff;
-    unsigned char *at = l->receives + place * LONGEST;
+    unsigned char *at = l->receives + place * longest;
     long wrong;
 
     do
@@ -283,12 +293,12 @@ static void make_link(struct end *e, struct link *l, int index)
 {
     struct ibv_qp_cap cap = {.max_send_wr = WINDOW + 1, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1,
                              .max_inline_data = 64};
-    uint64_t id = (uint64_t)(e->number / 2 * QPS + index) * 2;
+    uint64_t id = (uint64_t)(e->number / 2 * qps + index) * 2;
 
-    l->sources = e->memory + (size_t)index * link_bytes;
-    l->results = l->sources + (size_t)WINDOW * LONGEST;
-    l->receives = l->results + (size_t)WINDOW * LONGEST;
-    l->target = l->receives + (size_t)RECEIVES * LONGEST;
+    l->sources = e->memory + (size_t)index * link_bytes();
+    l->results = l->sources + (size_t)WINDOW * longest;
+    l->receives = l->results + (size_t)WINDOW * longest;
+    l->target = l->receives + (size_t)RECEIVES * longest;
     l->ours = mix(seed, id + (uint64_t)(e->number & 1));
     l->theirs = mix(seed, id + (uint64_t)(~e->number & 1));
     for (int i = 0; i < SLOTS; i++)
@@ -316,6 +326,30 @@ static void make_link(struct end *e, struct link *l, int index)
     ZERO(ibv_query_gid(e->context, PORT, 0, &l->me.gid));
 }
 
+/* What both sides count, and what lies in memory in the end. */
+static void check_totals(struct end *e, struct link *l)
+{
+    struct totals {
+        long done;
+        uint64_t adds, swapped;
+        struct op written[SLOTS];
+    } ours = {.done = l->done, .adds = l->adds, .swapped = l->swapped}, theirs;
+    uint64_t words[2];
+
+    memcpy(ours.written, l->written, sizeof(ours.written));
+    tell(e->fd, &ours, sizeof(ours));
+    hear(e->fd, &theirs, sizeof(theirs));
+    memcpy(words, l->target + (size_t)SLOTS * longest, sizeof(words));
+    if (l->done != count || theirs.done != count || l->heard != count)
+        BAD("%ld of ours, %ld of theirs, %ld heard, expected %ld", l->done, theirs.done, l->heard, count);
+    if (words[0] != theirs.adds || words[1] != theirs.swapped)
+        BAD("counters %" PRIu64 " and %" PRIu64 ", expected %" PRIu64 " and %" PRIu64, words[0], words[1], theirs.adds,
+            theirs.swapped);
+    for (int i = 0; i < SLOTS; i++)
+        if (pattern_differs(l->target + (size_t)i * longest, theirs.written[i].length, theirs.written[i].pattern) >= 0)
+            BAD("slot %d does not hold the last WRITE", i);
+}
+
 static void *run(void *arg)
 {
     struct end *e = arg;
@@ -324,15 +358,15 @@ static void *run(void *arg)
     drawn = mix(seed, (uint64_t)e->number) >> 8;
     e->uses_events = (int)draw(2);
     e->pd = NEED(ibv_alloc_pd(e->context));
-    e->memory = pages(QPS * link_bytes);
-    e->mr = NEED(ibv_reg_mr(e->pd, e->memory, QPS * link_bytes, ALL_ACCESS));
+    e->memory = pages((size_t)qps * link_bytes());
+    e->mr = NEED(ibv_reg_mr(e->pd, e->memory, (size_t)qps * link_bytes(), ALL_ACCESS));
     e->channel = NEED(ibv_create_comp_channel(e->context));
-    e->cq = NEED(ibv_create_cq(e->context, QPS * (WINDOW + RECEIVES + 1), NULL, e->channel, 0));
-    for (int i = 0; i < QPS; i++) {
+    e->cq = NEED(ibv_create_cq(e->context, qps * (WINDOW + RECEIVES + 1), NULL, e->channel, 0));
+    e->links = NEED(calloc((size_t)qps, sizeof(*e->links)));
+    for (int i = 0; i < qps; i++)
         make_link(e, &e->links[i], i);
+    for (int i = 0; i < qps; i++) {
         tell(e->fd, &e->links[i].me, sizeof(struct about));
-    }
-    for (int i = 0; i < QPS; i++) {
         hear(e->fd, &e->links[i].peer, sizeof(struct about));
         connect_qp(e->links[i].qp, &e->links[i].me, &e->links[i].peer, 18, 7, 7);
     }
@@ -341,7 +375,7 @@ static void *run(void *arg)
         int any;
 
         busy = 0;
-        for (int i = 0; i < QPS; i++) {
+        for (int i = 0; i < qps; i++) {
             struct link *l = &e->links[i];
 
             while (l->posted < count && l->posted - l->done < WINDOW && draw(4))
@@ -354,7 +388,7 @@ static void *run(void *arg)
             void *context;
             int all_posted = 1;
 
-            for (int i = 0; i < QPS; i++)
+            for (int i = 0; i < qps; i++)
                 all_posted &= e->links[i].posted == count || e->links[i].posted - e->links[i].done == WINDOW;
             if (!all_posted)
                 continue;
@@ -366,13 +400,19 @@ static void *run(void *arg)
         }
     }
     together(e->fd);
-    for (int i = 0; i < QPS; i++)
+    for (int i = 0; i < qps; i++)
+        check_totals(e, &e->links[i]);
+    if (take(e))
+        BAD("end %d: a completion too many", e->number);
+    together(e->fd);
+    for (int i = 0; i < qps; i++)
         ZERO(ibv_destroy_qp(e->links[i].qp));
+    free(e->links);
     ZERO(ibv_destroy_cq(e->cq));
     ZERO(ibv_destroy_comp_channel(e->channel));
     ZERO(ibv_dereg_mr(e->mr));
     ZERO(ibv_dealloc_pd(e->pd));
-    munmap(e->memory, QPS * link_bytes);
+    munmap(e->memory, (size_t)qps * link_bytes());
     return NULL;
 }
 
@@ -390,25 +430,38 @@ static void run_all(struct end *ends, int n)
     ZERO(ibv_close_device(context));
 }
 
+/* `many`, and the second process of it. */
+static void choose(const char *mode)
+{
+    if (strcmp(mode, "many") && strcmp(mode, "second-many"))
+        return;
+    qps = 1000;
+    pairs = 1;
+    longest = 4096;
+}
+
 int main(int argc, char **argv)
 {
     static struct end ends[2 * PAIRS];
+    const char *mode;
     int is_pair, is_second;
 
     options(argc, argv, 400, 60);
-    is_pair = optind < argc && !strcmp(argv[optind], "pair");
-    is_second = optind < argc && !strcmp(argv[optind], "second");
+    mode = optind < argc ? argv[optind] : "";
+    choose(mode);
+    is_pair = !strcmp(mode, "pair") || !strcmp(mode, "many");
+    is_second = !strncmp(mode, "second", 6);
     if (is_pair) {
         pid_t pids[PAIRS];
 
         /* One process here, and one for each thread of it. */
-        for (int i = 0; i < PAIRS; i++) {
-            ends[i].fd = second_process(argv, "second", &pids[i]);
+        for (int i = 0; i < pairs; i++) {
+            ends[i].fd = second_process(argv, pairs == 1 ? "second-many" : "second", &pids[i]);
             tell(ends[i].fd, &i, sizeof(i));
             ends[i].number = 2 * i;
         }
-        run_all(ends, PAIRS);
-        for (int i = 0; i < PAIRS; i++)
+        run_all(ends, pairs);
+        for (int i = 0; i < pairs; i++)
             expect_exit(pids[i], 0);
     } else if (is_second) {
         int i;
@@ -419,7 +472,7 @@ int main(int argc, char **argv)
         run_all(ends, 1);
         return 0;
     } else {
-        for (int i = 0; i < PAIRS; i++) {
+        for (int i = 0; i < pairs; i++) {
             int pair[2];
 
             ZERO(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
@@ -428,7 +481,7 @@ int main(int argc, char **argv)
                 ends[2 * i + side].number = 2 * i + side;
             }
         }
-        run_all(ends, 2 * PAIRS);
+        run_all(ends, 2 * pairs);
     }
     printf("ok\n");
     return 0;

@@ -60,8 +60,9 @@ pub fn cargo(args: &[&str]) -> Command {
 pub fn stage() -> Result<Stage, String> {
     let lib = library()?;
     let bin = target().join("anyverbs/bin");
-    programs("c-tests/trials", &lib, &bin)?;
-    programs("c-tests/bench", &lib, &bin)?;
+    for (folder, prefix) in [("trials", ""), ("bench", ""), ("heavy", ""), ("stress", "stress-")] {
+        programs(&format!("c-tests/{folder}"), prefix, &lib, &bin)?;
+    }
     let public = publish(&lib, &bin).map_err(|e| format!("copying the library for other users: {e}"))?;
     Ok(Stage { lib, public })
 }
@@ -114,8 +115,8 @@ fn replace(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
     fs::rename(&new, to)
 }
 
-/// Compiles each C file of `folder` into a program in `bin`, against our headers and our library.
-fn programs(folder: &str, lib: &Path, bin: &Path) -> Result<(), String> {
+/// Compiles each C file of `folder` into a program in `bin`, its name after `prefix`, against our headers and our library.
+fn programs(folder: &str, prefix: &str, lib: &Path, bin: &Path) -> Result<(), String> {
     fs::create_dir_all(bin).map_err(|e| format!("{}: {e}", bin.display()))?;
     let folder = root().join(folder);
     let mut sources: Vec<PathBuf> = fs::read_dir(&folder)
@@ -125,7 +126,7 @@ fn programs(folder: &str, lib: &Path, bin: &Path) -> Result<(), String> {
         .collect();
     sources.sort();
     for source in sources {
-        let name = source.file_stem().expect("a C file has a name");
+        let name = format!("{prefix}{}", source.file_stem().expect("a C file has a name").display());
         let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"]);
         cc.arg(bin.join(name)).arg(&source);

@@ -13,6 +13,7 @@ mod hostile;
 mod idle;
 mod install;
 mod kill;
+mod load;
 mod mpi;
 mod netns;
 mod order;
@@ -38,6 +39,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         kill::TRIALS,
         idle::TRIALS,
         hostile::TRIALS,
+        load::TRIALS,
         netns::TRIALS,
         perftest::TRIALS,
         qperf::TRIALS,
