@@ -114,7 +114,8 @@ impl Replies {
 
     /// The result of the atomic at `psn`, if it is still kept.
     pub(super) fn kept(&self, psn: Psn) -> Option<u64> {
-        self.results.iter().find(|(p, _)| *p == psn).map(|(_, original)| *original)
+        // Numbers come again; the youngest counts.
+        self.results.iter().rev().find(|(p, _)| *p == psn).map(|(_, original)| *original)
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Responder {
     nak_sent: bool,
     replies: Replies,
     dead: bool,
+    /// The refusal that it died of, for a requester that did not hear it.
+    last_word: Option<(Psn, Syndrome)>,
 }
 
 impl Responder {
@@ -45,7 +47,13 @@ impl Responder {
             nak_sent: false,
             replies: Replies::new(max_dest_rd_atomic),
             dead: false,
+            last_word: None,
         }
+    }
+
+    /// It has refused a request for good, and says so again to whoever asks again.
+    pub fn has_last_word(&self) -> bool {
+        self.last_word.is_some()
     }
 
     /// Changes the time that RNR NAKs ask for (`IBV_QP_MIN_RNR_TIMER`).
@@ -60,10 +68,19 @@ impl Responder {
 
     /// Takes a request packet; the answer comes by `transmit`.
     pub fn receive(&mut self, packet: &Packet, payload: &[u8], side: &mut impl ReceiveSide) {
-        if self.dead || packet.bth.opcode.transport != self.from.transport {
+        if packet.bth.opcode.transport != self.from.transport {
             return;
         }
         let psn = packet.bth.psn;
+        if self.dead {
+            if let Some((at, syndrome)) = self.last_word.filter(|w| psn.since(w.0) <= 0)
+                && self.replies.is_empty()
+                && !packet.bth.opcode.operation.is_response()
+            {
+                self.nak(at, syndrome);
+            }
+            return;
+        }
         match psn.since(self.expected) {
             0 => {
                 self.nak_sent = false;
@@ -290,6 +307,9 @@ impl Responder {
             }
         };
         self.dead = refusal != Refusal::NotReady;
+        if self.dead {
+            self.last_word = Some((psn, syndrome));
+        }
         self.nak(psn, syndrome);
     }
 

@@ -7,6 +7,12 @@ const SHORTEST_TIMEOUT: u64 = 8 * MS;
 const SHORTEST_PROBE: u64 = MS;
 const FIRST_PROBE: u64 = 5 * MS;
 const LONGEST_PROBE: u64 = 500 * MS;
+/// Timeouts are not stretched beyond this.
+const LONGEST_STRETCHED: u64 = 250 * MS;
+/// A timeout that is noticed so late says that this process was not scheduled.
+const LATE: u64 = 5 * MS;
+/// Timeouts without progress that may be excused.
+const EXCUSES: u32 = 8;
 
 /// What has run out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,10 +33,25 @@ pub(super) struct Timing {
     timeout_at: Option<u64>,
     probe_at: Option<u64>,
     rnr_until: Option<u64>,
+    /// Probes since the last answer; each waits twice as long as the one before it.
     backoff: u32,
+    /// Timeouts since the last progress.
+    timeouts: u32,
+    /// How many more of them do not count.
+    excuses: u32,
+    /// The peer has answered something since the last timeout.
+    heard: bool,
     smoothed: Option<u64>,
-    /// A packet whose answer is being timed, and when it left.
-    sample: Option<(u64, u64)>,
+    sample: Option<Sample>,
+}
+
+/// A packet whose answer is being timed.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    packet: u64,
+    left: u64,
+    /// When it left again, the last time.
+    again: Option<u64>,
 }
 
 impl Timing {
@@ -42,6 +63,9 @@ impl Timing {
             probe_at: None,
             rnr_until: None,
             backoff: 0,
+            timeouts: 0,
+            excuses: EXCUSES,
+            heard: false,
             smoothed: None,
             sample: None,
         }
@@ -69,9 +93,16 @@ impl Timing {
             self.rnr_until = None;
             return Some(Expired::Rnr);
         }
-        if self.timeout_at.is_some_and(|at| at <= now) {
+        if let Some(at) = self.timeout_at.filter(|&at| at <= now) {
             self.timeout_at = None;
             self.probe_at = None;
+            // Whoever was not there to take the answer has not waited for it, and a peer that answers is not gone.
+            if self.excuses > 0 && (now - at > LATE || self.heard) {
+                self.excuses -= 1;
+                self.heard = false;
+                return Some(Expired::Probe);
+            }
+            self.timeouts += 1;
             return Some(Expired::Timeout);
         }
         if self.probe_at.is_some_and(|at| at <= now) {
@@ -96,7 +127,7 @@ impl Timing {
     /// Something is under way: starts what does not run.
     pub(super) fn start(&mut self, now: u64) {
         if self.timeout_at.is_none() {
-            self.timeout_at = self.timeout.map(|t| now + t);
+            self.timeout_at = self.timeout.map(|t| now + stretched(t, self.timeouts));
         }
         if self.probe_at.is_none() {
             let base = self.smoothed.map_or(FIRST_PROBE, |s| (4 * s).max(SHORTEST_PROBE));
@@ -111,16 +142,27 @@ impl Timing {
         self.sample = None;
     }
 
+    /// The peer has answered something, whether new or not.
+    pub(super) fn hear(&mut self) {
+        self.heard = true;
+    }
+
     /// An answer came that makes progress up to packet `una`; `more` are under way.
     pub(super) fn progress(&mut self, now: u64, una: u64, more: bool) {
-        if let Some((packet, left)) = self.sample
-            && una > packet
-        {
-            let took = now.saturating_sub(left);
+        if let Some(sample) = self.sample.filter(|s| una > s.packet) {
+            // What comes right behind a second try answers the first.
+            let from = match sample.again {
+                Some(again) if 2 * now.saturating_sub(again) >= self.smoothed.unwrap_or(0) => again,
+                _ => sample.left,
+            };
+            let took = now.saturating_sub(from);
             self.smoothed = Some(self.smoothed.map_or(took, |s| s - s / 8 + took / 8));
             self.sample = None;
         }
         self.backoff = 0;
+        self.timeouts = 0;
+        self.excuses = EXCUSES;
+        self.heard = false;
         self.timeout_at = None;
         self.probe_at = None;
         if more {
@@ -128,19 +170,27 @@ impl Timing {
         }
     }
 
-    /// Packet `number` leaves for the first time and asks for an answer.
-    pub(super) fn time(&mut self, number: u64, now: u64) {
-        self.sample.get_or_insert((number, now));
+    /// `packet` leaves for the first time and asks for an answer.
+    pub(super) fn time(&mut self, packet: u64, now: u64) {
+        self.sample.get_or_insert(Sample { packet, left: now, again: None });
     }
 
-    /// Packets leave again: an answer no longer tells to which.
-    pub(super) fn forget_sample(&mut self) {
-        self.sample = None;
+    /// Packets leave again.
+    pub(super) fn again(&mut self, now: u64) {
+        if let Some(sample) = &mut self.sample {
+            sample.again = Some(now);
+        }
     }
 }
 
 fn nanos(code: u8) -> Option<u64> {
     (code & 0x1f != 0).then(|| (4096 << (code & 0x1f)).max(SHORTEST_TIMEOUT))
+}
+
+/// How long the next wait is after `timeouts` in vain: up to four times as long, which the specification leaves open,
+/// where a busy machine may take that long to answer.
+fn stretched(timeout: u64, timeouts: u32) -> u64 {
+    min(timeout << timeouts.min(2), LONGEST_STRETCHED).max(timeout)
 }
 
 #[cfg(test)]
@@ -173,6 +223,52 @@ mod tests {
         }
         assert_eq!(now, 4096 << 16);
         assert_eq!(probes, 5, "5 + 10 + 20 + 40 + 80 ms fit into 268 ms");
+    }
+
+    #[test]
+    fn timeouts_are_stretched_only_where_they_are_short() {
+        let waits = |code| (0..4).map(|n| stretched(nanos(code).unwrap(), n) / MS).collect::<Vec<_>>();
+        assert_eq!(waits(1), [8, 16, 32, 32]);
+        assert_eq!(waits(14), [67, 134, 250, 250]);
+        assert_eq!(waits(18), [1073; 4]);
+    }
+
+    #[test]
+    fn late_timeouts_and_those_of_a_peer_that_answers_do_not_count_for_a_while() {
+        let mut t = Timing::new(14);
+        for n in 0..EXCUSES {
+            t.start(0);
+            t.probe_at = None;
+            let due = t.timeout_at.unwrap();
+            let late = n % 2 == 0;
+            if !late {
+                t.hear();
+            }
+            assert_eq!(t.expired(due + if late { LATE + 1 } else { 0 }), Some(Expired::Probe));
+        }
+        t.start(0);
+        t.hear();
+        assert_eq!(t.expired(t.timeout_at.unwrap() + LATE + 1), Some(Expired::Timeout));
+        t.progress(0, 1, true);
+        assert_eq!(t.expired(t.timeout_at.unwrap() + LATE + 1), Some(Expired::Probe));
+    }
+
+    #[test]
+    fn answers_to_packets_that_left_twice_are_timed_as_well_as_can_be() {
+        let mut t = Timing::new(14);
+        t.time(0, 0);
+        t.progress(8 * MS, 1, false);
+        assert_eq!(t.smoothed, Some(8 * MS));
+        // The first try was only slow: its answer comes a moment after the second try.
+        t.time(1, 0);
+        t.again(40 * MS);
+        t.progress(41 * MS, 2, false);
+        assert_eq!(t.smoothed, Some(7 * MS + 41 * MS / 8));
+        // The first try was lost.
+        t.time(2, 0);
+        t.again(400 * MS);
+        t.progress(408 * MS, 3, false);
+        assert!(t.smoothed.unwrap() < 13 * MS);
     }
 
     #[test]

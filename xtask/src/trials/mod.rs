@@ -22,6 +22,7 @@ mod pingpong;
 mod pyverbs;
 mod qperf;
 pub mod sid;
+mod simulation;
 mod tools;
 mod ucx;
 mod users;
@@ -30,6 +31,7 @@ mod view;
 /// All trials of the default run, in order.
 pub fn all() -> impl Iterator<Item = &'static Trial> {
     [
+        simulation::TRIALS,
         tools::TRIALS,
         install::TRIALS,
         pingpong::TRIALS,

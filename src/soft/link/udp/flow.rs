@@ -141,15 +141,17 @@ impl Flow {
             return;
         }
         let mut rq = qp.rq.lock();
-        if !rq.listens(qp) {
-            return;
-        }
+        let listens = rq.listens(qp);
         match &mut *self.receiving.lock() {
-            Receiving::Reliable(r) => {
+            // A refusal that moved the QP to ERR may have been lost.
+            Receiving::Reliable(r) if listens || (qp.state() == QpState::Err && r.has_last_word()) => {
                 r.set_rnr_timer(rq.min_rnr_timer);
                 r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
             }
-            Receiving::Unreliable(r) => r.receive(packet, payload, &mut Receives { qp, rq: &mut rq }),
+            Receiving::Unreliable(r) if listens => {
+                r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
+            }
+            _ => {}
         }
     }
 
@@ -166,6 +168,10 @@ impl Flow {
         if self.unfinished.load(Ordering::Relaxed) {
             self.reply(qp, &mut qp.rq.lock());
         }
+        if self.is_due(now) {
+            // The answer that did not come in time may only not have been read.
+            qp.node.udp.take_waiting(qp.node);
+        }
         let mut sq = qp.sq.lock();
         if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
             return;
@@ -176,6 +182,13 @@ impl Flow {
             r.timeout(now, &mut Sends { qp, sq: &mut sq });
         }
         self.pump(qp, &mut sq);
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        match &*self.sending.lock() {
+            Some(Sending::Reliable(r)) => r.deadline().is_some_and(|at| at <= now),
+            _ => false,
+        }
     }
 
     fn reply(&self, qp: &Qp, rq: &mut ReceiveHalf) {

@@ -163,12 +163,23 @@ impl Port {
         }
     }
 
+    /// Takes what has arrived, after whoever is at it already. Called with no lock held.
+    pub(super) fn take_waiting(&self, node: &Node) {
+        if let Some(endpoint) = self.endpoint.get() {
+            self.receive_into(node, endpoint, &mut self.batch.lock());
+        }
+    }
+
     fn receive(&self, node: &Node, endpoint: &Endpoint) -> bool {
         // Another thread is at it already.
         let Some(mut rx) = self.batch.try_lock() else { return false };
+        self.receive_into(node, endpoint, &mut rx)
+    }
+
+    fn receive_into(&self, node: &Node, endpoint: &Endpoint, rx: &mut RxBatch) -> bool {
         let mut any = false;
         for _ in 0..ROUNDS {
-            let n = endpoint.receive(&mut rx);
+            let n = endpoint.receive(rx);
             if n == 0 {
                 break;
             }

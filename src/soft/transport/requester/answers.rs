@@ -1,7 +1,7 @@
 //! What comes back: acknowledgements, refusals, READ responses, atomic results.
 use super::{Requester, segment};
+use crate::soft::transport::SendSide;
 use crate::soft::transport::segment::{pulls, pushes};
-use crate::soft::transport::{SendSide, WINDOW};
 use crate::soft::types::{WcStatus, WrOpcode};
 use crate::soft::wire::{NakCode, Operation, Packet, Syndrome, aeth};
 
@@ -13,6 +13,7 @@ impl Requester {
     pub fn receive(&mut self, now: u64, packet: &Packet, payload: &[u8], side: &mut impl SendSide) {
         let una = self.una();
         let ahead = packet.bth.psn.since(self.psn(una));
+        self.timing.hear();
         // Behind: a repeated answer. Beyond all that was sent: not for this connection.
         if self.dead || ahead < 0 || una + ahead as u64 >= self.sent {
             return;
@@ -23,7 +24,7 @@ impl Requester {
                 Syndrome::Ack => {
                     let lost = self.acknowledge(now, number + 1, side);
                     if lost {
-                        self.implied_loss();
+                        self.implied_loss(now);
                     }
                 }
                 Syndrome::Rnr(code) => self.not_ready(now, number, code, side),
@@ -61,20 +62,20 @@ impl Requester {
         if una > before && !self.dead {
             self.retries = self.patience.retry_cnt;
             self.rnr_retries = self.patience.rnr_retry;
-            self.window = (self.window + (una - before) as u32).min(WINDOW);
+            self.window = (self.window + (una - before) as u32).min(self.most);
             self.timing.progress(now, una, self.sent > una);
         }
     }
 
     /// An answer shows that an earlier one, or its request, was lost.
-    fn implied_loss(&mut self) {
+    fn implied_loss(&mut self, now: u64) {
         let una = self.una();
         if self.dead || self.lost_at == Some(una) {
             return;
         }
         self.lost_at = Some(una);
-        self.window = (self.window / 2).max(SMALL_WINDOW);
-        self.go_back(una);
+        self.window = (self.window / 2).max(SMALL_WINDOW).min(self.most);
+        self.go_back(now, una);
     }
 
     fn not_ready(&mut self, now: u64, number: u64, code: u8, side: &mut impl SendSide) {
@@ -83,7 +84,7 @@ impl Requester {
             return;
         }
         if self.una() != number {
-            return self.implied_loss();
+            return self.implied_loss(now);
         }
         if self.patience.rnr_retry < 7 {
             if self.rnr_retries == 0 {
@@ -92,7 +93,7 @@ impl Requester {
             self.rnr_retries -= 1;
         }
         self.unready_at = Some(number);
-        self.go_back(number);
+        self.go_back(now, number);
         self.timing.wait_for_receiver(now + aeth::rnr_nanos(code));
     }
 
@@ -102,7 +103,7 @@ impl Requester {
             return;
         }
         if self.una() != number {
-            return self.implied_loss();
+            return self.implied_loss(now);
         }
         let status = match code {
             // rxe refuses the packets behind an RNR NAK as well. They are sent again anyway, and nothing was lost.
@@ -110,14 +111,8 @@ impl Requester {
                 self.unready_at = None;
                 return;
             }
-            NakCode::PsnSequence => {
-                if self.retries == 0 {
-                    return self.fail_oldest(side, WcStatus::RetryExcErr);
-                }
-                self.retries -= 1;
-                self.lost_at = None;
-                return self.implied_loss();
-            }
+            // The same refusal again, of packets that have long been followed by others, finds `lost_at` here.
+            NakCode::PsnSequence => return self.implied_loss(now),
             NakCode::InvalidRequest => WcStatus::RemInvReqErr,
             NakCode::RemoteAccess => WcStatus::RemAccessErr,
             NakCode::RemoteOperational => WcStatus::RemOpErr,
@@ -138,7 +133,7 @@ impl Requester {
             return;
         }
         if number > expected {
-            return self.implied_loss();
+            return self.implied_loss(now);
         }
         let Some(flight) = self.flights.front_mut().filter(|f| f.first == first && pulls(f.op.opcode)) else {
             return;

@@ -21,7 +21,7 @@ const READ_CHUNK: u32 = 32;
 pub struct Patience {
     /// The local ACK timeout's code: 4.096 us * 2^code, 0 is for ever.
     pub timeout: u8,
-    /// Retries after timeouts and sequence errors, 0 to 7.
+    /// Retries after timeouts, 0 to 7. A sequence error costs none: a peer that reports it is there.
     pub retry_cnt: u8,
     /// Retries after RNR NAKs, 0 to 6; 7 is for ever.
     pub rnr_retry: u8,
@@ -68,6 +68,8 @@ pub struct Requester {
     /// Behind the youngest packet that was ever sent.
     sent: u64,
     window: u32,
+    /// What the window may grow to.
+    most: u32,
     unasked: u32,
     retries: u8,
     rnr_retries: u8,
@@ -94,6 +96,7 @@ impl Requester {
             next: 0,
             sent: 0,
             window: WINDOW,
+            most: WINDOW,
             unasked: 0,
             retries: patience.retry_cnt,
             rnr_retries: patience.rnr_retry,
@@ -112,6 +115,17 @@ impl Requester {
             self.rnr_retries = self.rnr_retries.min(patience.rnr_retry);
             self.patience = patience;
         }
+    }
+
+    /// Lets at most so many packets be under way, 1 to [`WINDOW`].
+    pub fn limit_window(&mut self, packets: u32) {
+        self.most = packets.clamp(1, WINDOW);
+        self.window = self.window.min(self.most);
+    }
+
+    /// The number of the oldest packet that is not acknowledged.
+    pub fn oldest(&self) -> Psn {
+        self.psn(self.una())
     }
 
     /// When `timeout` is to be called, if at all.
@@ -157,7 +171,7 @@ impl Requester {
         // One packet first: its answer tells what else is missing.
         self.window = 1;
         self.lost_at = None;
-        self.go_back(self.una());
+        self.go_back(now, self.una());
     }
 
     /// Gives the next request its packet numbers; breaks when there is none, or it has to wait.
@@ -277,10 +291,10 @@ impl Requester {
     }
 
     /// Sends from packet `to` on again.
-    fn go_back(&mut self, to: u64) {
+    fn go_back(&mut self, now: u64, to: u64) {
         self.send = to.max(self.una());
         self.unasked = 0;
-        self.timing.forget_sample();
+        self.timing.again(now);
     }
 
     /// Completes what is done at the front, and reports a broken request whose turn has come.

@@ -109,8 +109,13 @@ fn everything_arrives_over_a_good_network() {
 fn everything_arrives_once_over_a_bad_network() {
     for seed in 0..200 {
         println!("seed {seed}");
-        let faults =
-            Faults { lose: seed % 12, repeat: seed % 7, damage: seed % 5, jitter: seed % 4 * 30 * US };
+        let faults = Faults {
+            lose: seed % 12 * 10,
+            repeat: seed % 7 * 10,
+            damage: seed % 5 * 10,
+            jitter: seed % 4 * 30 * US,
+            ..Faults::default()
+        };
         storm(seed, faults, false);
     }
 }
@@ -119,7 +124,13 @@ fn everything_arrives_once_over_a_bad_network() {
 fn everything_arrives_once_when_receives_are_late() {
     for seed in 1000..1100 {
         println!("seed {seed}");
-        storm(seed, Faults { lose: seed % 6, repeat: seed % 3, damage: 0, jitter: seed % 2 * 20 * US }, true);
+        let faults = Faults {
+            lose: seed % 6 * 10,
+            repeat: seed % 3 * 10,
+            jitter: seed % 2 * 20 * US,
+            ..Faults::default()
+        };
+        storm(seed, faults, true);
     }
 }
 

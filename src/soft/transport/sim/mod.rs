@@ -2,6 +2,8 @@
 mod faults;
 mod hostile;
 mod rules;
+mod sides;
+mod storms;
 
 use super::requester::{Patience, Requester};
 use super::responder::Responder;
@@ -9,7 +11,9 @@ use super::{Arrival, End, Op, Outbox, ReceiveSide, Refusal, SendSide, Settings};
 use crate::soft::types::{Key, Psn, Qpn, WcStatus, WrOpcode};
 use crate::soft::wire::{IpUdp, Packet, Transport, icrc};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
+
+pub use sides::{Receives, Sends};
 
 pub const RKEY: Key = Key(0x77);
 pub const MTU: u32 = 256;
@@ -33,197 +37,68 @@ impl Random {
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
-}
-
-/// A send queue: requests with their payload, or the place for what they bring.
-#[derive(Default)]
-pub struct Sends {
-    pub requests: Vec<(Op, Vec<u8>)>,
-    pub done: Vec<(u64, WcStatus)>,
-    pub begun: u64,
-    pub bad_source: Option<u64>,
-}
-
-impl Sends {
-    pub fn post(&mut self, opcode: WrOpcode, remote_addr: u64, data: Vec<u8>) -> u64 {
-        let op = Op {
-            opcode,
-            length: data.len() as u32,
-            remote_addr,
-            rkey: RKEY,
-            imm: self.requests.len() as u32,
-            compare_add: 1,
-            swap: 99,
-            srqn: 0,
-            solicited: false,
-            fence: false,
-        };
-        self.requests.push((op, data));
-        self.requests.len() as u64 - 1
+    pub fn thousandths(&mut self, n: u64) -> bool {
+        n != 0 && self.below(1000) < n
+    }
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
     }
 }
 
-impl SendSide for Sends {
-    fn op(&self, n: u64) -> Option<Result<Op, WcStatus>> {
-        self.requests.get(n as usize).map(|r| Ok(r.0))
-    }
-    fn begun(&mut self, n: u64) {
-        assert_eq!(self.begun, n, "requests begin once and in order");
-        self.begun += 1;
-    }
-    fn gather(&mut self, n: u64, offset: u32, to: &mut [u8]) -> Result<(), WcStatus> {
-        if self.bad_source == Some(n) {
-            return Err(WcStatus::LocProtErr);
-        }
-        to.copy_from_slice(&self.requests[n as usize].1[offset as usize..][..to.len()]);
-        Ok(())
-    }
-    fn scatter(&mut self, n: u64, offset: u32, bytes: &[u8]) -> Result<(), WcStatus> {
-        self.requests[n as usize].1[offset as usize..][..bytes.len()].copy_from_slice(bytes);
-        Ok(())
-    }
-    fn complete(&mut self, n: u64) {
-        assert_eq!(self.done.len() as u64, n, "completions come once and in order");
-        self.done.push((n, WcStatus::Success));
-    }
-    fn fail(&mut self, n: u64, status: WcStatus) {
-        assert_eq!(self.done.len() as u64, n, "a failure follows all that went before");
-        self.done.push((n, status));
-    }
-}
-
-/// A receive half: memory that the peer reaches, and receives.
-pub struct Receives {
-    pub memory: Vec<u8>,
-    pub posted: u32,
-    pub arrived: Vec<(Vec<u8>, Option<u32>)>,
-    pub abandoned: u32,
-    pub refuse: bool,
-    pub atomic_writes: u32,
-    /// Address, bytes, and types with level.
-    pub flushed: Vec<(u64, u64, u64)>,
-    current: Option<(Arrival, Vec<u8>, bool)>,
-    failed: bool,
-}
-
-impl Receives {
-    fn span(&self, rkey: Key, va: u64, n: u64) -> Result<std::ops::Range<usize>, Refusal> {
-        let end = va.checked_add(n).ok_or(Refusal::Access)?;
-        if rkey != RKEY || end > self.memory.len() as u64 {
-            return Err(Refusal::Access);
-        }
-        Ok(va as usize..end as usize)
-    }
-    fn take(&mut self) -> Result<(), Refusal> {
-        self.posted = self.posted.checked_sub(1).ok_or(Refusal::NotReady)?;
-        Ok(())
-    }
-}
-
-impl ReceiveSide for Receives {
-    fn begin(&mut self, arrival: &Arrival) -> Result<(), Refusal> {
-        assert!(!self.failed, "nothing is carried out after an error");
-        self.current = None;
-        if self.refuse {
-            self.failed = true;
-            return Err(Refusal::Operational);
-        }
-        let mut taken = false;
-        if matches!(arrival.opcode, WrOpcode::Write | WrOpcode::WriteImm) {
-            self.span(arrival.rkey, arrival.remote_addr, u64::from(arrival.total.unwrap())).inspect_err(
-                |_| {
-                    self.failed = true;
-                },
-            )?;
-        } else {
-            self.take()?;
-            taken = true;
-        }
-        self.current = Some((*arrival, Vec::new(), taken));
-        Ok(())
-    }
-    fn place(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
-        let (arrival, data, _) = self.current.as_mut().expect("a message is open");
-        let at = arrival.remote_addr as usize + data.len();
-        data.extend_from_slice(bytes);
-        if matches!(arrival.opcode, WrOpcode::Write | WrOpcode::WriteImm) {
-            if arrival.total.is_some_and(|total| data.len() > total as usize) {
-                (self.failed, self.current) = (true, None);
-                return Err(Refusal::Invalid);
-            }
-            self.memory[at..at + bytes.len()].copy_from_slice(bytes);
-        }
-        Ok(())
-    }
-    fn finish(&mut self, end: End) -> Result<(), Refusal> {
-        let (arrival, _, taken) = self.current.as_ref().expect("a message is open");
-        let write = matches!(arrival.opcode, WrOpcode::Write | WrOpcode::WriteImm);
-        if write && end.imm.is_some() && !taken {
-            self.take()?;
-        }
-        let (_, data, _) = self.current.take().unwrap();
-        if !write || end.imm.is_some() {
-            self.arrived.push((data, end.imm));
-        }
-        Ok(())
-    }
-    fn abandon(&mut self) {
-        if let Some((_, _, true)) = self.current.take() {
-            self.posted += 1;
-        }
-        self.abandoned += 1;
-    }
-    fn check_read(&mut self, a: &Arrival) -> Result<(), Refusal> {
-        self.span(a.rkey, a.remote_addr, u64::from(a.total.unwrap()))
-            .map(drop)
-            .inspect_err(|_| self.failed = true)
-    }
-    fn read(&mut self, rkey: Key, va: u64, to: &mut [u8]) -> Result<(), Refusal> {
-        to.copy_from_slice(&self.memory[self.span(rkey, va, to.len() as u64)?]);
-        Ok(())
-    }
-    fn atomic(&mut self, a: &Arrival) -> Result<u64, Refusal> {
-        let span = self.span(a.rkey, a.remote_addr, 8)?;
-        let before = u64::from_ne_bytes(self.memory[span.clone()].try_into().unwrap());
-        let after = match a.opcode {
-            WrOpcode::FetchAdd => before.wrapping_add(a.compare_add),
-            _ if before == a.compare_add => a.swap,
-            _ => before,
-        };
-        self.memory[span].copy_from_slice(&after.to_ne_bytes());
-        Ok(before)
-    }
-    fn atomic_write(&mut self, a: &Arrival) -> Result<(), Refusal> {
-        let span = self.span(a.rkey, a.remote_addr, 8).inspect_err(|_| self.failed = true)?;
-        self.memory[span].copy_from_slice(&a.compare_add.to_ne_bytes());
-        self.atomic_writes += 1;
-        Ok(())
-    }
-    fn flush(&mut self, a: &Arrival) -> Result<(), Refusal> {
-        self.flushed.push((a.remote_addr, a.compare_add, a.swap));
-        Ok(())
-    }
-    fn violated(&mut self) {
-        self.failed = true;
-    }
-}
-
-/// One end: both halves and what they drive.
+/// One end: both halves, what they drive, and the process around them.
 pub struct Host {
     pub requester: Requester,
     pub responder: Responder,
     pub sends: Sends,
     pub receives: Receives,
+    /// Packets that the process has not looked at.
+    socket: VecDeque<Vec<u8>>,
+    /// The process does nothing before this time.
+    naps_until: u64,
+    /// It has vanished.
+    pub gone: bool,
+    /// The oldest unacknowledged packet, and when it became that.
+    pub oldest: (Psn, u64),
 }
 
-/// What the network does to packets, in percent each.
-#[derive(Clone, Copy, Default)]
+/// What the network does to packets, and what else disturbs; odds in thousandths.
+#[derive(Clone, Copy, Debug)]
 pub struct Faults {
     pub lose: u64,
     pub repeat: u64,
     pub damage: u64,
+    /// What each packet takes, nanoseconds.
+    pub delay: u64,
     /// Extra delay of up to this many nanoseconds, which reorders.
     pub jitter: u64,
+    /// A process is not scheduled for up to `nap` nanoseconds after this share of its turns.
+    pub naps: u64,
+    #[allow(missing_docs)]
+    pub nap: u64,
+    /// Packets that a socket holds.
+    pub room: usize,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { lose: 0, repeat: 0, damage: 0, delay: 10 * US, jitter: 0, naps: 0, nap: 0, room: usize::MAX }
+    }
+}
+
+/// How the two ends are set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub mtu: u32,
+    /// The first numbers of both directions.
+    pub psns: [Psn; 2],
+    pub patience: Patience,
+    /// READs and atomics that a responder takes.
+    pub max_dest_rd_atomic: u8,
+    pub rnr_timer: u8,
+    /// Packets under way at most.
+    pub window: u32,
+    /// Multiples of 251 bytes.
+    pub memory: usize,
 }
 
 type Event = Reverse<(u64, u64, usize, Vec<u8>)>;
@@ -243,16 +118,38 @@ pub struct Net {
 
 impl Net {
     pub fn new(seed: u64, patience: Patience) -> Self {
-        let psns = [Psn::new(0xff_fff0), Psn::new(seed as u32 * 7919)];
+        let setup = Setup {
+            mtu: MTU,
+            psns: [Psn::new(0xff_fff0), Psn::new(seed as u32 * 7919)],
+            patience,
+            max_dest_rd_atomic: 4,
+            rnr_timer: 1,
+            window: super::WINDOW,
+            memory: 4178,
+        };
+        Self::with(seed, &setup)
+    }
+
+    pub fn with(seed: u64, setup: &Setup) -> Self {
         let host = |own: usize| {
-            let settings =
-                |psn| Settings { transport: Transport::Rc, remote_qpn: Qpn(1 - own as u32), psn, mtu: MTU };
+            let settings = |psn| Settings {
+                transport: Transport::Rc,
+                remote_qpn: Qpn(1 - own as u32),
+                psn,
+                mtu: setup.mtu,
+            };
+            let mut requester = Requester::new(settings(setup.psns[own]), setup.patience, 0);
+            requester.limit_window(setup.window);
             Host {
-                requester: Requester::new(settings(psns[own]), patience, 0),
-                responder: Responder::new(settings(psns[1 - own]), 4, 1),
+                requester,
+                responder: Responder::new(
+                    settings(setup.psns[1 - own]),
+                    setup.max_dest_rd_atomic,
+                    setup.rnr_timer,
+                ),
                 sends: Sends::default(),
                 receives: Receives {
-                    memory: (0..251).map(|i| i ^ own as u8).collect::<Vec<u8>>().repeat(4178),
+                    memory: (0..251).map(|i| i ^ own as u8).collect::<Vec<u8>>().repeat(setup.memory),
                     posted: 1 << 20,
                     arrived: Vec::new(),
                     abandoned: 0,
@@ -262,6 +159,10 @@ impl Net {
                     current: None,
                     failed: false,
                 },
+                socket: VecDeque::new(),
+                naps_until: 0,
+                gone: false,
+                oldest: (setup.psns[own], 0),
             }
         };
         Self {
@@ -281,6 +182,9 @@ impl Net {
         for own in 0..2 {
             let mut out = Outbox::new();
             let host = &mut self.hosts[own];
+            if !host.acts(self.now) {
+                continue;
+            }
             while host.requester.transmit(self.now, &mut host.sends, &mut out, 16) {}
             while host.responder.transmit(&mut host.receives, &mut out, 16) {}
             let datagrams: Vec<Vec<u8>> = out.iter().map(<[u8]>::to_vec).collect();
@@ -299,17 +203,17 @@ impl Net {
             return;
         }
         icrc::seal(&addresses(from), &mut datagram);
-        let copies = 1 + u64::from(self.random.chance(self.faults.repeat));
+        let copies = 1 + u64::from(self.random.thousandths(self.faults.repeat));
         for _ in 0..copies {
-            if self.random.chance(self.faults.lose) {
+            if self.random.thousandths(self.faults.lose) {
                 continue;
             }
             let mut bytes = datagram.clone();
-            if self.random.chance(self.faults.damage) {
+            if self.random.thousandths(self.faults.damage) {
                 let bit = self.random.below(bytes.len() as u64 * 8) as usize;
                 bytes[bit / 8] ^= 1 << (bit % 8);
             }
-            let delay = 10 * US + self.random.below(self.faults.jitter + 1);
+            let delay = self.faults.delay + self.random.below(self.faults.jitter + 1);
             self.serial += 1;
             self.flying.push(Reverse((self.now + delay, self.serial, 1 - from, bytes)));
         }
@@ -319,17 +223,35 @@ impl Net {
     pub fn step(&mut self, until: u64) -> bool {
         self.pump();
         let arrival = self.flying.peek().map(|Reverse(e)| e.0);
-        let deadlines = self.hosts.iter().filter_map(|h| h.requester.deadline());
-        let Some(next) = deadlines.chain(arrival).min().filter(|&t| t <= until) else { return false };
+        let turns = self.hosts.iter().filter_map(|h| {
+            let wants = if h.socket.is_empty() { h.requester.deadline() } else { Some(self.now) };
+            wants.filter(|_| !h.gone).map(|at| at.max(h.naps_until))
+        });
+        let Some(next) = turns.chain(arrival).min().filter(|&t| t <= until) else { return false };
         self.now = self.now.max(next);
-        for host in &mut self.hosts {
-            host.requester.timeout(self.now, &mut host.sends);
-        }
         while let Some(Reverse((at, ..))) = self.flying.peek()
             && *at <= self.now
         {
             let Some(Reverse((_, _, to, bytes))) = self.flying.pop() else { break };
-            self.deliver(to, &bytes);
+            let socket = &mut self.hosts[to].socket;
+            if socket.len() < self.faults.room {
+                socket.push_back(bytes);
+            }
+        }
+        for own in 0..2 {
+            if !self.hosts[own].acts(self.now) {
+                continue;
+            }
+            // Packets first: what they bring may make a deadline void.
+            while let Some(bytes) = self.hosts[own].socket.pop_front() {
+                self.deliver(own, &bytes);
+            }
+            let host = &mut self.hosts[own];
+            host.note_progress(self.now);
+            host.requester.timeout(self.now, &mut host.sends);
+            if self.random.thousandths(self.faults.naps) {
+                self.hosts[own].naps_until = self.now + self.random.below(self.faults.nap + 1);
+            }
         }
         true
     }
@@ -357,6 +279,19 @@ impl Net {
     /// Requests of `kind` sent by `from`.
     pub fn count(&self, from: usize, is: impl Fn(&Packet) -> bool) -> usize {
         self.sent.iter().filter(|(_, f, p)| *f == from && is(p)).count()
+    }
+}
+
+impl Host {
+    fn acts(&self, now: u64) -> bool {
+        !self.gone && self.naps_until <= now
+    }
+
+    fn note_progress(&mut self, now: u64) {
+        let oldest = self.requester.oldest();
+        if oldest != self.oldest.0 || self.requester.is_idle() {
+            self.oldest = (oldest, now);
+        }
     }
 }
 

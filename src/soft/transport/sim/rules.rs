@@ -16,12 +16,13 @@ fn nak(code: NakCode) -> impl Fn(&Packet) -> bool {
 #[test]
 fn silence_ends_in_retry_exceeded_after_the_configured_time() {
     let mut net = Net::new(1, PATIENCE);
-    net.faults.lose = 100;
+    net.faults.lose = 1000;
     net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 3000]);
     net.hosts[0].sends.post(WrOpcode::Send, 0, vec![2; 10]);
     while net.hosts[0].sends.done.is_empty() && net.step(1 << 40) {}
     assert_eq!(net.hosts[0].sends.done, [(0, WcStatus::RetryExcErr)]);
-    assert_eq!(net.now, 4 * TIMEOUT, "the first try and three retries");
+    let waits = [1, 2, 4, 4].map(|n| n * TIMEOUT).map(|t| t.min(250 * MS));
+    assert_eq!(net.now, waits.iter().sum::<u64>(), "the first try and three retries");
     assert!(!net.step(1 << 40), "a failed requester wants nothing");
 }
 
@@ -195,6 +196,37 @@ fn refusals_fail_the_request_with_their_own_status() {
         while net.hosts[0].sends.done.iter().all(|d| d.1 == WcStatus::Success) && net.step(1 << 40) {}
         assert_eq!(net.hosts[0].sends.done, [(0, WcStatus::Success), (1, status)], "{opcode:?}");
     }
+}
+
+#[test]
+fn lost_refusals_are_said_again() {
+    for opcode in [WrOpcode::Write, WrOpcode::Read, WrOpcode::FetchAdd] {
+        let mut net = Net::new(16, PATIENCE);
+        // The first two, and the acknowledgement of what went before.
+        net.filter = Some(|net, from, _| from == 1 && net.count(1, |_| true) <= 3);
+        net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 8]);
+        let at = net.hosts[0].sends.post(opcode, 0, vec![0; 8]) as usize;
+        net.hosts[0].sends.requests[at].0.rkey = Key(1);
+        assert!(net.run(TIMEOUT));
+        assert_eq!(
+            net.hosts[0].sends.done,
+            [(0, WcStatus::Success), (1, WcStatus::RemAccessErr)],
+            "{opcode:?}"
+        );
+    }
+}
+
+#[test]
+fn sequence_errors_cost_no_retry_and_repeated_ones_no_resend() {
+    let mut net = Net::new(17, Patience { retry_cnt: 0, ..PATIENCE });
+    net.faults.repeat = 1000;
+    // Each fourth packet, the first time.
+    net.filter = Some(|net, from, p| {
+        from == 0 && p.bth.psn.get() % 4 == 0 && net.count(0, |q| q.bth.psn == p.bth.psn) == 1
+    });
+    net.hosts[0].sends.post(WrOpcode::Write, 0, vec![9; 40 * MTU as usize]);
+    assert!(net.run(TIMEOUT));
+    assert_eq!(net.hosts[0].sends.done, [(0, WcStatus::Success)]);
 }
 
 #[test]
