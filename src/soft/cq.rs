@@ -245,6 +245,18 @@ impl Cq {
         n
     }
 
+    /// How many completions of sends of QP `qpn` nobody has polled yet.
+    pub fn unpolled_sends(&self, qpn: Qpn) -> u32 {
+        if self.held.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let ring = self.ring.lock();
+        let mask = ring.slots.len() - 1;
+        let held = (0..ring.head.wrapping_sub(ring.tail)).map(|i| ring.tail.wrapping_add(i) as usize & mask);
+        let of_sends = |cqe: &Cqe| cqe.qp_num == qpn.0 && cqe.opcode & WcOpcode::Recv.raw() == 0;
+        held.filter(|&at| of_sends(&ring.slots[at])).count() as u32
+    }
+
     /// Takes out what QP `qpn` has completed and nobody has polled: the QP goes to RESET, and its completions with it.
     pub fn discard(&self, qpn: Qpn) {
         if self.held.load(Ordering::Acquire) == 0 {

@@ -60,7 +60,9 @@ pub fn cargo(args: &[&str]) -> Command {
 pub fn stage() -> Result<Stage, String> {
     let lib = library()?;
     let bin = target().join("anyverbs/bin");
-    for (folder, prefix) in [("trials", ""), ("bench", ""), ("heavy", ""), ("stress", "stress-")] {
+    let folders =
+        [("trials", ""), ("bench", ""), ("heavy", ""), ("stress", "stress-"), ("behaviour", "behaviour-")];
+    for (folder, prefix) in folders {
         programs(&format!("c-tests/{folder}"), prefix, &lib, &bin)?;
     }
     let public = publish(&lib, &bin).map_err(|e| format!("copying the library for other users: {e}"))?;

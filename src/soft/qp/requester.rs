@@ -110,6 +110,16 @@ impl Requester {
         }
     }
 
+    /// Room for one more request, as `SendQueue::draft` has it. A request holds its place until its completion has been
+    /// polled, an unsignaled one until that of a later one has (`ibv_post_send(3)`): looked up when the queue seems full.
+    #[inline]
+    pub fn draft(&mut self, qp: &Qp) -> Result<u64, Errno> {
+        if self.queue.is_full() {
+            self.queue.release(self.cq.as_ref().map_or(0, |cq| cq.unpolled_sends(qp.num)));
+        }
+        self.queue.draft()
+    }
+
     /// Posts the drafts: the caller then pumps the link. In an error state they are flushed at once.
     #[inline]
     pub fn publish(&mut self, qp: &Qp) {
@@ -390,6 +400,8 @@ impl Requester {
         wqe.ah = None;
         let signaled = self.sig_all || wqe.flags.contains(SendFlags::SIGNALED);
         let open_answer = begun && wqe.wants_answer() && !wqe.answered;
+        wqe.reported = signaled || status != WcStatus::Success;
+        let reported = wqe.reported;
         let mut cqe = Cqe::new(wqe.wr_id, qp.num, completion_of(wqe.opcode), status);
         cqe.byte_len = wqe.length;
         if open_answer {
@@ -398,7 +410,7 @@ impl Requester {
         self.foreign = None;
         self.queue.tail = at + 1;
         self.queue.next = self.queue.next.max(at + 1);
-        if signaled || status != WcStatus::Success {
+        if reported {
             let lost = self.cq.as_ref().is_some_and(|cq| cq.push(cqe, false).is_err());
             if lost && status == WcStatus::Success {
                 qp.fail_from_requester(self, Some(EventType::QpFatal));

@@ -46,6 +46,8 @@ pub struct Wqe {
     pub cursor: u32,
     /// The answer to a READ or atomic is here.
     pub answered: bool,
+    /// It is complete, and a completion says so.
+    pub reported: bool,
 }
 
 impl Wqe {
@@ -69,6 +71,7 @@ impl Wqe {
         psns: 0,
         cursor: 0,
         answered: false,
+        reported: false,
     };
 
     /// READs and atomics, which the responder answers with data.
@@ -102,7 +105,7 @@ impl Wqe {
     }
 }
 
-/// A ring of work requests: `tail <= next <= head`.
+/// A ring of work requests: `released <= tail <= next <= head`.
 #[derive(Debug)]
 pub struct SendQueue {
     wqes: Box<[Wqe]>,
@@ -111,6 +114,9 @@ pub struct SendQueue {
     depth: u32,
     max_sge: u32,
     max_inline: u32,
+    /// The oldest that has not been given back to the application: one that is complete keeps its place until its
+    /// completion, or that of a younger one, has been polled.
+    released: u64,
     /// The oldest that is not complete.
     pub tail: u64,
     /// The next that the link begins.
@@ -131,6 +137,7 @@ impl SendQueue {
             depth: 0,
             max_sge: 0,
             max_inline: 0,
+            released: 0,
             tail: 0,
             next: 0,
             head: 0,
@@ -166,10 +173,24 @@ impl SendQueue {
         self.max_inline
     }
 
+    /// Every place is taken, as far as is known: see `release`.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.drafts - self.released >= self.depth as u64
+    }
+
+    /// Gives back what the application knows to be complete: `unpolled` of the completions still wait to be polled.
+    pub fn release(&mut self, unpolled: u32) {
+        let reported = |at: &u64| self.wqe(*at).reported;
+        if let Some(at) = (self.released..self.tail).rev().filter(reported).nth(unpolled as usize) {
+            self.released = at + 1;
+        }
+    }
+
     /// Room for one more request, to be filled in and then posted by `publish`; ENOMEM when the queue is full.
     #[inline]
     pub fn draft(&mut self) -> Result<u64, Errno> {
-        if self.drafts - self.tail >= self.depth as u64 {
+        if self.is_full() {
             return Err(Errno::ENOMEM);
         }
         let at = self.drafts;
@@ -199,7 +220,7 @@ impl SendQueue {
         for wqe in &mut self.wqes {
             wqe.ah = None;
         }
-        (self.tail, self.next, self.head, self.drafts) = (0, 0, 0, 0);
+        (self.released, self.tail, self.next, self.head, self.drafts) = (0, 0, 0, 0, 0);
     }
 
     #[inline]

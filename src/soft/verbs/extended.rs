@@ -47,6 +47,7 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
     // SAFETY: the application passes a live extended CQ.
     unsafe {
         if !attr.is_null() && (*attr).comp_mask != 0 {
+            explain(format_args!("ibv_start_poll comp_mask=0x{:x}: expected 0", (*attr).comp_mask));
             return libc::EINVAL;
         }
         let cq: &CqObject = object(c);
@@ -225,7 +226,7 @@ impl Build {
         }
         for Staged { wqe, from } in self.staged.drain(..) {
             let depth = sq.queue.depth();
-            let at = sq.queue.draft().inspect_err(|_| {
+            let at = sq.draft(qp).inspect_err(|_| {
                 explain(format_args!(
                     "ibv_wr_complete qp={:?}: the send queue is full (max_send_wr={depth})",
                     qp.num
@@ -430,7 +431,8 @@ unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32
     // SAFETY: see wr_send; the application passes a live AH.
     unsafe {
         if ah.is_null() {
-            if let Some((_, build)) = building(c) {
+            if let Some((object, build)) = building(c) {
+                explain(format_args!("ibv_wr_set_ud_addr qp={:?}: ah is NULL", object.qp.num));
                 build.error = libc::EINVAL;
             }
             return;

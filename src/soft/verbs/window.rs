@@ -1,5 +1,6 @@
 //! Memory windows: the C objects, and binds of both kinds.
 use std::ffi::c_int;
+use std::fmt::Display;
 
 use super::memory::null;
 use super::{MwObject, PdObject, QpObject, context, inherited, object};
@@ -66,8 +67,14 @@ pub unsafe extern "C" fn bind_mw(c: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv
         let rkey = window & !0xff | window.wrapping_add(1) & 0xff;
         let posted = check_bind(mw, &bind.bind_info, IBV_MW_TYPE_1).and_then(|()| {
             let mut sq = qp.sq.lock();
-            sq.accepts(qp)?;
-            let at = sq.queue.draft()?;
+            let refuse =
+                |why: &dyn Display| explain(format_args!("ibv_bind_mw qp={:?} wr_id={}: {why}", qp.num, bind.wr_id));
+            sq.accepts(qp)
+                .inspect_err(|_| refuse(&format_args!("the QP is in {:?}, expected RTS", qp.state())))?;
+            let depth = sq.queue.depth();
+            let at = sq
+                .draft(qp)
+                .inspect_err(|_| refuse(&format_args!("the send queue is full (max_send_wr={depth})")))?;
             let wqe = sq.queue.wqe_mut(at);
             wqe.wr_id = bind.wr_id;
             wqe.opcode = WrOpcode::BindMw;
@@ -84,7 +91,6 @@ pub unsafe extern "C" fn bind_mw(c: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv
                 0
             }
             Err(e) => {
-                explain(format_args!("ibv_bind_mw qp={:?} wr_id={}: {e:?}", qp.num, bind.wr_id));
                 e.store();
                 e.0
             }

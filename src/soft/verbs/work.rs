@@ -49,7 +49,7 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
     })?;
     if opcode.is_local() {
         // SAFETY: `SendSource` vouches for the union.
-        return unsafe { write_local(sq, wr, opcode) };
+        return unsafe { write_local(qp, sq, wr, opcode) };
     }
     let flags = SendFlags::from_bits_truncate(wr.send_flags);
     if flags.contains(SendFlags::INLINE) && !opcode.may_be_inline() {
@@ -64,7 +64,7 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
             format_args!("num_sge={}: expected at most max_send_sge={}", wr.num_sge, sq.queue.max_sge()),
         ));
     }
-    let at = sq.queue.draft().map_err(|e| {
+    let at = sq.draft(qp).map_err(|e| {
         let depth = sq.queue.depth();
         refuse(
             e,
@@ -117,7 +117,7 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
 /// # Safety
 /// As for `SendSource::from_wr`.
 #[cold]
-unsafe fn write_local(sq: &mut Requester, wr: &ibv_send_wr, opcode: WrOpcode) -> Result<(), Errno> {
+unsafe fn write_local(qp: &Qp, sq: &mut Requester, wr: &ibv_send_wr, opcode: WrOpcode) -> Result<(), Errno> {
     let mut bind = None;
     if opcode == WrOpcode::BindMw {
         // SAFETY: the opcode says which part of the union is valid; the application's window and region are live.
@@ -127,7 +127,7 @@ unsafe fn write_local(sq: &mut Requester, wr: &ibv_send_wr, opcode: WrOpcode) ->
             bind = Some((b.mw, window::bind_of(b.mw, b.rkey, &b.bind_info)));
         }
     }
-    let at = sq.queue.draft().inspect_err(|_| {
+    let at = sq.draft(qp).inspect_err(|_| {
         let depth = sq.queue.depth();
         explain(format_args!(
             "ibv_post_send wr_id={}: the send queue is full (max_send_wr={depth})",

@@ -7,6 +7,7 @@ use crate::{
     run,
 };
 
+mod behaviour;
 mod bulk;
 mod guest;
 mod hostile;
@@ -43,6 +44,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         hostile::TRIALS,
         load::TRIALS,
         netns::TRIALS,
+        behaviour::TRIALS,
         perftest::TRIALS,
         qperf::TRIALS,
         guest::TRIALS,

@@ -1,0 +1,59 @@
+//! Judge: how verbs behave where programs have stumbled before, as `c-tests/behaviour` has it, each a named test.
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use crate::{
+    report::{Ctx, Judge, Trial},
+    run, stage,
+    trials::here,
+};
+
+pub const TRIALS: &[Trial] =
+    &[Trial { name: "behaviour", limit: Duration::from_secs(400), run: behaviour }];
+
+/// Where the sources are.
+pub const FOLDER: &str = "c-tests/behaviour";
+
+fn behaviour(ctx: &mut Ctx<'_>) {
+    let mut verdict = Judge::new("behaviours".into());
+    let place = here(ctx);
+    for program in programs() {
+        let path = format!("/{program}");
+        let listed = run::run(place.command(&path, ["--list"]), Duration::from_secs(10));
+        let names = match listed.and_then(run::Outcome::success) {
+            Ok(outcome) => outcome.out,
+            Err(why) => {
+                ctx.case(&mut verdict, &program, Err(why));
+                continue;
+            }
+        };
+        let outcome = run::run(place.command(&path, [""; 0]), Duration::from_secs(200));
+        let (said, why) = match outcome {
+            Ok(outcome) => (outcome.out.clone(), outcome.to_string()),
+            Err(why) => (String::new(), why),
+        };
+        let results: BTreeMap<&str, Result<(), String>> = said.lines().filter_map(result).collect();
+        for name in names.lines() {
+            let result = results.get(name).cloned().unwrap_or_else(|| Err(why.clone()));
+            ctx.case(&mut verdict, format!("{program}: {name}"), result);
+        }
+    }
+    ctx.judge(verdict);
+}
+
+/// `ok NAME` or `FAIL NAME: why`.
+fn result(line: &str) -> Option<(&str, Result<(), String>)> {
+    match line.split_once(' ')? {
+        ("ok", name) => Some((name, Ok(()))),
+        ("FAIL", rest) => rest.split_once(": ").map(|(name, why)| (name, Err(why.to_string()))),
+        _ => None,
+    }
+}
+
+/// The names of the programs.
+fn programs() -> Vec<String> {
+    let sources = fs::read_dir(stage::root().join(FOLDER)).into_iter().flatten().flatten();
+    let name = |path: &Path| Some(path.file_name()?.to_str()?.strip_suffix(".c")?.to_string());
+    let mut programs: Vec<String> = sources.filter_map(|entry| name(&entry.path())).collect();
+    programs.sort();
+    programs
+}
