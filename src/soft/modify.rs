@@ -353,17 +353,9 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
     true
 }
 
-fn name(state: Option<QpState>) -> &'static str {
-    match state {
-        Some(QpState::Reset) => "RESET",
-        Some(QpState::Init) => "INIT",
-        Some(QpState::Rtr) => "RTR",
-        Some(QpState::Rts) => "RTS",
-        Some(QpState::Sqd) => "SQD",
-        Some(QpState::Sqe) => "SQE",
-        Some(QpState::Err) => "ERR",
-        None => "?",
-    }
+/// A state by name, or that it is none.
+fn name(state: Option<QpState>) -> String {
+    state.map_or_else(|| "?".to_owned(), |state| state.to_string())
 }
 
 /// READs and atomics that a QP may have outstanding, either way; `max_qp_rd_atom` of the device.

@@ -129,6 +129,18 @@ bitflags::bitflags! {
     }
 }
 
+/// The C spelling of a variant: `LocLenErr` is LOC_LEN_ERR.
+fn upper_case(f: &mut std::fmt::Formatter<'_>, variant: &str) -> std::fmt::Result {
+    use std::fmt::Write;
+    for (i, c) in variant.chars().enumerate() {
+        if i > 0 && c.is_ascii_uppercase() {
+            f.write_char('_')?;
+        }
+        f.write_char(c.to_ascii_uppercase())?;
+    }
+    Ok(())
+}
+
 macro_rules! numbered {
     ($(#[$meta:meta])* $name:ident: $repr:ty { $($variant:ident = $value:expr),* $(,)? }) => {
         $(#[$meta])*
@@ -142,6 +154,11 @@ macro_rules! numbered {
             }
             /// The number that verbs.h gives it.
             pub const fn raw(self) -> $repr { self as $repr }
+        }
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                upper_case(f, match self { $(Self::$variant => stringify!($variant)),* })
+            }
         }
     };
 }

@@ -125,6 +125,9 @@ fn absent(qp: &Qp, sq: &mut Requester) {
     }
     if !qp.is_reliable() {
         while let Some(at) = sq.ready(qp) {
+            if let Err(status) = sq.check(qp, at).and_then(|()| sq.gather_nothing(qp, at)) {
+                return sq.doom(qp, at, status);
+            }
             sq.begun(at);
             sq.complete_oldest_with(qp, WcStatus::Success);
         }

@@ -1,10 +1,12 @@
 //! Why a request was refused, in words: looked up again once it has failed, so that the way of a good request is not longer.
 use std::fmt;
 
+use super::requester::RetryLimits;
 use super::responder::Request;
+use super::sendq::Wqe;
 use super::{Nak, Qp};
 use crate::soft::mem::PdId;
-use crate::soft::types::{Access, Key, Sge, WrOpcode};
+use crate::soft::types::{Access, Key, MAX_MESSAGE, QpType, SendFlags, Sge, WcStatus, WrOpcode};
 
 /// What a QP and a region must allow for a request of this opcode.
 pub fn needed(op: WrOpcode) -> Access {
@@ -13,6 +15,70 @@ pub fn needed(op: WrOpcode) -> Access {
         WrOpcode::CmpSwap | WrOpcode::FetchAdd => Access::REMOTE_ATOMIC,
         WrOpcode::Write | WrOpcode::WriteImm | WrOpcode::AtomicWrite => Access::REMOTE_WRITE,
         _ => Access::empty(),
+    }
+}
+
+/// How a send request fails, and why.
+pub struct Failed<'a> {
+    #[allow(missing_docs)]
+    pub qp: &'a Qp,
+    #[allow(missing_docs)]
+    pub wqe: &'a Wqe,
+    #[allow(missing_docs)]
+    pub sges: &'a [Sge],
+    #[allow(missing_docs)]
+    pub status: WcStatus,
+    #[allow(missing_docs)]
+    pub retry: &'a RetryLimits,
+}
+
+impl fmt::Display for Failed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failed { qp, wqe, sges, status, retry } = self;
+        let (num, op, wr_id) = (qp.num, wqe.opcode, wqe.wr_id);
+        write!(f, "qp {num:?}: {op} wr_id={wr_id} completes with {status}: ")?;
+        let inline = wqe.flags.contains(SendFlags::INLINE);
+        let sum: u64 = sges.iter().map(|sge| sge.length as u64).sum();
+        let length = if inline || sges.is_empty() { wqe.length.into() } else { sum };
+        let (addr, rkey) = (wqe.remote_addr, wqe.rkey);
+        let peer = if qp.kind == QpType::Ud { wqe.remote_qpn } else { qp.shown.lock().peer_qpn };
+        match status {
+            WcStatus::LocLenErr => {
+                let (limit, why) = match op {
+                    WrOpcode::CmpSwap | WrOpcode::FetchAdd | WrOpcode::AtomicWrite => (8, "exactly"),
+                    _ if qp.kind == QpType::Ud => (Qp::MAX_DATAGRAM, "at most"),
+                    _ => (MAX_MESSAGE, "at most"),
+                };
+                write!(f, "{length} bytes: expected {why} {limit}")
+            }
+            WcStatus::LocProtErr => match &wqe.ah {
+                Some(ah) if ah.pd != qp.pd => f.write_str("wr.ud.ah belongs to another protection domain"),
+                _ => Local { qp, pd: qp.pd, sges, write: wqe.wants_answer() }.fmt(f),
+            },
+            WcStatus::RnrRetryExcErr => {
+                let n = retry.rnr_retry;
+                write!(f, "qp {peer:?} had no receive posted at the first try and {n} more (rnr_retry={n})")
+            }
+            WcStatus::RetryExcErr => {
+                let RetryLimits { retry_cnt, timeout, .. } = retry;
+                let ms = retry.timeout_ns().unwrap_or(0) as f64 / 1e6;
+                write!(
+                    f,
+                    "no answer from qp {peer:?} at the first try and {retry_cnt} more (retry_cnt={retry_cnt}, timeout={timeout}: {ms:.1} ms each)"
+                )
+            }
+            WcStatus::RemAccessErr => {
+                write!(f, "qp {peer:?} does not allow {length} bytes at 0x{addr:x} by rkey {rkey:?}")
+            }
+            WcStatus::RemInvReqErr if wqe.remote_addr != 0 => {
+                write!(f, "qp {peer:?} has no use for {length} bytes at 0x{addr:x} by rkey {rkey:?}")
+            }
+            WcStatus::RemInvReqErr => write!(f, "qp {peer:?} has no use for a message of {length} bytes"),
+            WcStatus::RemOpErr => {
+                write!(f, "qp {peer:?} could not take {length} bytes: its own receive or memory is bad")
+            }
+            _ => write!(f, "length {length} addr 0x{addr:x} rkey {rkey:?}"),
+        }
     }
 }
 
@@ -34,14 +100,14 @@ impl fmt::Display for Remote<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.request;
         let (op, from, need) = (r.op, r.src_qpn, needed(r.op));
-        write!(f, "qp {:?}: {op:?} from {from:?} refused with {:?}: ", self.qp.num, self.nak)?;
+        write!(f, "qp {:?}: {op} from {from:?} refused with {:?}: ", self.qp.num, self.nak)?;
         match self.nak {
             Nak::RemoteAccess => {
                 let len = if need == Access::REMOTE_ATOMIC { 8 } else { r.total.unwrap_or(1) };
                 key(f, self.qp, self.pd, r.rkey, r.remote_addr, len, need)
             }
             _ if !self.access.contains(need) => {
-                write!(f, "qp_access_flags are {:?}, expected {need:?}", Flags(self.access))
+                write!(f, "qp_access_flags are {:?}, expected {:?}", Flags(self.access), Flags(need))
             }
             _ => {
                 let (addr, total) = (r.remote_addr, r.total);
@@ -66,7 +132,7 @@ fn key(
 ) -> fmt::Result {
     match qp.node.mem.remote(pd, qp.num, rkey, va, len as u64, need) {
         Ok(_) => write!(f, "rkey {rkey:?} allows it, but the memory at 0x{va:x}+{len} is not there")?,
-        Err(denied) => write!(f, "rkey {rkey:?}: {denied} (asked for {need:?} at 0x{va:x}+{len})")?,
+        Err(denied) => write!(f, "rkey {rkey:?}: {denied} (asked for {:?} at 0x{va:x}+{len})", Flags(need))?,
     }
     region(f, qp, rkey)
 }

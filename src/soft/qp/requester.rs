@@ -1,7 +1,7 @@
 //! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
 use std::sync::Arc;
 
-use super::sendq::{SendQueue, Wqe};
+use super::sendq::SendQueue;
 use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe};
 use crate::soft::link::Path;
@@ -169,8 +169,7 @@ impl Requester {
             _ => node.mem.invalidate(qp.pd, qp.num, Key(wqe.imm), idle),
         };
         done.map_err(|why| {
-            let (opcode, wr_id) = (wqe.opcode, wqe.wr_id);
-            crate::sys::log::explain(format_args!("qp {:?}: {opcode:?} wr_id={wr_id}: {why}", qp.num));
+            explain(format_args!("qp {:?}: {} wr_id={}: {why}", qp.num, wqe.opcode, wqe.wr_id));
             WcStatus::MwBindErr
         })
     }
@@ -329,6 +328,9 @@ impl Requester {
     /// The responder has no receive request for `at`: wait `delay_ns`, then begin there again.
     /// False when the retries are used up; the QP is then in ERR.
     pub fn back_off_rnr(&mut self, qp: &Qp, at: u64, now: u64, delay_ns: u64) -> bool {
+        if self.fails_here(qp, at) {
+            return false;
+        }
         if self.retry.rnr_retry != 7 {
             if self.rnr_left == 0 {
                 self.doom(qp, at, WcStatus::RnrRetryExcErr);
@@ -344,6 +346,9 @@ impl Requester {
     /// Nobody answers: wait the local ACK timeout, then begin at `at` again.
     /// False when the retries are used up; the QP is then in ERR.
     pub fn back_off(&mut self, qp: &Qp, at: u64, now: u64) -> bool {
+        if self.fails_here(qp, at) {
+            return false;
+        }
         self.rewind(at);
         let Some(delay) = self.retry.timeout_ns() else {
             self.wait_until = u64::MAX;
@@ -356,6 +361,14 @@ impl Requester {
         self.retries_left -= 1;
         self.wait_until = now + delay;
         true
+    }
+
+    /// A request that is wrong by itself fails at once, whether anybody would take it or not.
+    fn fails_here(&mut self, qp: &Qp, at: u64) -> bool {
+        let sends = !self.queue.wqe(at).wants_answer();
+        let wrong =
+            self.check(qp, at).and_then(|()| if sends { self.gather_nothing(qp, at) } else { Ok(()) });
+        wrong.inspect_err(|status| self.doom(qp, at, *status)).is_err()
     }
 
     /// One more timeout or sequence error counts against `retry_cnt`; false when there is none left.
@@ -429,6 +442,13 @@ impl Requester {
     pub fn flush(&mut self, qp: &Qp) {
         self.doomed = None;
         self.wait_until = 0;
+        let n = self.queue.head - self.queue.tail;
+        if n > 0 {
+            let (num, wr_id, state) = (qp.num, self.queue.wqe(self.queue.tail).wr_id, qp.state());
+            explain(format_args!(
+                "qp {num:?}: {n} send request(s) from wr_id={wr_id} on complete with WR_FLUSH_ERR: the QP is in {state}"
+            ));
+        }
         while self.queue.tail != self.queue.head {
             self.complete_oldest_with(qp, WcStatus::WrFlushErr);
         }
@@ -472,33 +492,14 @@ impl Requester {
         Ok(())
     }
 
-    #[cold]
-    fn explain_failure(&self, qp: &Qp, at: u64, status: WcStatus) {
-        let wqe: &Wqe = self.queue.wqe(at);
-        let (op, wr_id, length) = (wqe.opcode, wqe.wr_id, wqe.length);
-        let (rkey, addr) = (wqe.rkey, wqe.remote_addr);
-        if status == WcStatus::LocProtErr {
-            let (sges, write) = (self.queue.sges(at), wqe.wants_answer());
-            let reason = reason::Local { qp, pd: qp.pd, sges, write };
-            explain(format_args!(
-                "qp {:?}: {op:?} wr_id={wr_id} completes with {status:?}: {reason}",
-                qp.num
-            ));
-        } else {
-            explain(format_args!(
-                "qp {:?}: {op:?} wr_id={wr_id} completes with {status:?}: length {length} rkey {rkey:?} addr 0x{addr:x}",
-                qp.num
-            ));
-        }
-    }
-
     fn fall_if_doomed(&mut self, qp: &Qp) {
         let Some((at, status)) = self.doomed else { return };
         if at > self.queue.tail {
             return;
         }
         self.doomed = None;
-        self.explain_failure(qp, at, status);
+        let (wqe, sges) = (self.queue.wqe(at), self.queue.sges(at));
+        explain(format_args!("{}", reason::Failed { qp, wqe, sges, status, retry: &self.retry }));
         // Unreliable QPs keep receiving: only the send queue stops (IBA 10.3.1, SQE).
         if qp.is_reliable() {
             if qp.state() == QpState::Err || qp.state() == QpState::Reset {

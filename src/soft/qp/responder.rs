@@ -178,6 +178,7 @@ impl Responder {
                 self.take(qp)?;
                 let room = self.taken.room;
                 if request.total.is_some_and(|n| n as u64 > room) {
+                    self.explain_too_long(qp, total.into());
                     return self.refuse_taken(qp, WcStatus::LocLenErr, Nak::InvalidRequest);
                 }
             }
@@ -257,12 +258,17 @@ impl Responder {
             }
             _ => {
                 if at + n > self.taken.room {
+                    self.explain_too_long(qp, at + n);
                     return self.refuse_taken(qp, WcStatus::LocLenErr, Nak::InvalidRequest);
                 }
                 let pd = current.srq.as_ref().or(self.srq.as_ref()).map_or(qp.pd, |srq| srq.pd);
                 match gather::scatter(&qp.node.mem, pd, &self.taken.sges, at, bytes) {
                     Ok(()) => Ok(()),
-                    Err(_) => self.refuse_taken(qp, WcStatus::LocProtErr, Nak::RemoteOp),
+                    Err(_) => {
+                        let why = reason::Local { qp, pd, sges: &self.taken.sges, write: true };
+                        self.explain_taken(qp, WcStatus::LocProtErr, &why);
+                        self.refuse_taken(qp, WcStatus::LocProtErr, Nak::RemoteOp)
+                    }
                 }
             }
         }
@@ -404,6 +410,7 @@ impl Responder {
     pub fn flush(&mut self, qp: &Qp) {
         self.abandon();
         self.flush_parked(qp);
+        self.explain_flush(qp);
         while let Some(wr_id) = self.queue.as_mut().and_then(RecvQueue::pop_wr_id) {
             self.push(Cqe::new(wr_id, qp.num, WcOpcode::Recv, WcStatus::WrFlushErr), true);
         }
@@ -537,7 +544,12 @@ impl Responder {
     #[cold]
     fn refuse_any<T>(&mut self, qp: &Qp, status: WcStatus, nak: Nak) -> Result<T, Nak> {
         match &self.current {
-            Some(current) if current.has_taken => self.refuse_taken(qp, status, nak),
+            Some(current) if current.has_taken => {
+                let (access, pd) = (self.access, self.pd_of_current(qp));
+                let why = reason::Remote { qp, pd, access, request: &current.request, nak };
+                self.explain_taken(qp, status, &why);
+                self.refuse_taken(qp, status, nak)
+            }
             _ => self.refuse(qp, nak),
         }
     }
@@ -550,13 +562,6 @@ impl Responder {
         if let Some(current) = &mut self.current {
             current.has_taken = false;
         }
-        explain(format_args!(
-            "qp {:?}: receive wr_id={} completes with {status:?}: the request has room for {} bytes in {} SGEs",
-            qp.num,
-            self.taken.wr_id,
-            self.taken.room,
-            self.taken.sges.len()
-        ));
         if qp.kind == QpType::Ud {
             self.current = None;
             return Err(nak);

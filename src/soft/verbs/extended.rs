@@ -218,7 +218,7 @@ impl Build {
         if !self.staged.is_empty() {
             sq.accepts(qp).inspect_err(|_| {
                 explain(format_args!(
-                    "ibv_wr_complete qp={:?}: the QP is in {:?}, expected RTS",
+                    "ibv_wr_complete qp={:?}: the QP is in {}, expected RTS",
                     qp.num,
                     qp.state()
                 ));
@@ -504,7 +504,7 @@ unsafe fn set_inline(c: *mut ibv_qp_ex, list: &[ibv_data_buf]) {
         let Some(last) = build.staged.last_mut() else { return };
         let opcode = last.wqe.opcode;
         if !opcode.may_be_inline() {
-            explain(format_args!("ibv_wr_set_inline_data* qp={:?}: not for {opcode:?}", object.qp.num));
+            explain(format_args!("ibv_wr_set_inline_data* qp={:?}: not for {opcode}", object.qp.num));
             build.error = libc::EINVAL;
             return;
         }

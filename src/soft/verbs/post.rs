@@ -72,7 +72,7 @@ pub unsafe extern "C" fn post_recv(
             };
             if let Err(e) = posted {
                 let limits = rq.queue().map(|q| (q.depth(), q.max_sge()));
-                explain_receive(format_args!("ibv_post_recv qp={:?} in {state:?}", qp.num), w, e, limits);
+                explain_receive(format_args!("ibv_post_recv qp={:?} in {state}", qp.num), w, e, limits);
                 error = fail(e, at, bad);
                 break;
             }

@@ -67,10 +67,11 @@ pub unsafe extern "C" fn bind_mw(c: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv
         let rkey = window & !0xff | window.wrapping_add(1) & 0xff;
         let posted = check_bind(mw, &bind.bind_info, IBV_MW_TYPE_1).and_then(|()| {
             let mut sq = qp.sq.lock();
-            let refuse =
-                |why: &dyn Display| explain(format_args!("ibv_bind_mw qp={:?} wr_id={}: {why}", qp.num, bind.wr_id));
+            let refuse = |why: &dyn Display| {
+                explain(format_args!("ibv_bind_mw qp={:?} wr_id={}: {why}", qp.num, bind.wr_id))
+            };
             sq.accepts(qp)
-                .inspect_err(|_| refuse(&format_args!("the QP is in {:?}, expected RTS", qp.state())))?;
+                .inspect_err(|_| refuse(&format_args!("the QP is in {}, expected RTS", qp.state())))?;
             let depth = sq.queue.depth();
             let at = sq
                 .draft(qp)

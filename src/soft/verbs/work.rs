@@ -41,11 +41,11 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
         explain(format_args!("ibv_post_send qp={:?} wr_id={}: {why}", qp.num, wr.wr_id));
         e
     };
-    sq.accepts(qp).map_err(|e| refuse(e, format_args!("the QP is in {:?}, expected RTS", qp.state())))?;
+    sq.accepts(qp).map_err(|e| refuse(e, format_args!("the QP is in {}, expected RTS", qp.state())))?;
     // What a FLUSH asks for has no place in an ibv_send_wr.
     let allowed = |op: &WrOpcode| can_send(qp.kind, *op) && *op != WrOpcode::Flush;
     let opcode = WrOpcode::from_raw(wr.opcode).filter(allowed).ok_or_else(|| {
-        refuse(Errno::EINVAL, format_args!("opcode={} is not for {:?} QPs", wr.opcode, qp.kind))
+        refuse(Errno::EINVAL, format_args!("opcode={} is not for {} QPs", wr.opcode, qp.kind))
     })?;
     if opcode.is_local() {
         // SAFETY: `SendSource` vouches for the union.
@@ -55,7 +55,7 @@ pub fn write_draft(qp: &Qp, sq: &mut Requester, source: &SendSource<'_>) -> Resu
     if flags.contains(SendFlags::INLINE) && !opcode.may_be_inline() {
         return Err(refuse(
             Errno::EINVAL,
-            format_args!("IBV_SEND_INLINE is for SEND and RDMA WRITE, not {opcode:?}"),
+            format_args!("IBV_SEND_INLINE is for SEND and RDMA WRITE, not {opcode}"),
         ));
     }
     if wr.num_sge < 0 || wr.num_sge as u32 > sq.queue.max_sge() && !flags.contains(SendFlags::INLINE) {

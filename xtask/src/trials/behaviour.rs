@@ -7,8 +7,7 @@ use crate::{
     trials::here,
 };
 
-pub const TRIALS: &[Trial] =
-    &[Trial { name: "behaviour", limit: Duration::from_secs(400), run: behaviour }];
+pub const TRIALS: &[Trial] = &[Trial { name: "behaviour", limit: Duration::from_secs(400), run: behaviour }];
 
 /// Where the sources are.
 pub const FOLDER: &str = "c-tests/behaviour";
@@ -17,7 +16,7 @@ fn behaviour(ctx: &mut Ctx<'_>) {
     let mut verdict = Judge::new("behaviours".into());
     let place = here(ctx);
     for program in programs() {
-        let path = format!("/{program}");
+        let path = format!("/behaviour-{program}");
         let listed = run::run(place.command(&path, ["--list"]), Duration::from_secs(10));
         let names = match listed.and_then(run::Outcome::success) {
             Ok(outcome) => outcome.out,

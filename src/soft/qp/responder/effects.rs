@@ -1,7 +1,9 @@
-//! What requests do beside moving messages: ATOMIC WRITE, FLUSH, ending a key.
+//! What requests do beside moving messages: ATOMIC WRITE, FLUSH, ending a key; and why receives fail, in words.
 use super::{Arriving, Request, Responder};
+use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::{Nak, Qp};
 use crate::soft::types::{Access, Key, WcStatus};
+use crate::sys::log::explain;
 
 impl Responder {
     /// Carries out an ATOMIC WRITE: 8 bytes that change at once. `compare_add` holds them as they lie in memory.
@@ -46,6 +48,31 @@ impl Responder {
         if flushed { Ok(()) } else { self.refuse_request(qp, request, Nak::RemoteAccess) }
     }
 
+    /// Says how the receive request in hand completes, and why.
+    #[cold]
+    pub(super) fn explain_taken(&self, qp: &Qp, status: WcStatus, why: &dyn std::fmt::Display) {
+        let wr_id = self.taken.wr_id;
+        explain(format_args!("qp {:?}: receive wr_id={wr_id} completes with {status}: {why}", qp.num));
+    }
+
+    #[cold]
+    pub(super) fn explain_too_long(&self, qp: &Qp, length: u64) {
+        let (room, n) = (self.taken.room, self.taken.sges.len());
+        let why = format_args!("a message of {length} bytes, the receive has {room} in {n} SGE(s)");
+        self.explain_taken(qp, WcStatus::LocLenErr, &why);
+    }
+
+    /// Says how many receive requests are flushed, if any.
+    pub(super) fn explain_flush(&self, qp: &Qp) {
+        let n = self.queue.as_ref().map_or(0, RecvQueue::len);
+        if n > 0 {
+            let (num, state) = (qp.num, qp.state());
+            explain(format_args!(
+                "qp {num:?}: {n} receive request(s) complete with WR_FLUSH_ERR: the QP is in {state}"
+            ));
+        }
+    }
+
     /// SEND with invalidate ends with its receive; where the key is none, the receive fails and the sender hears nothing
     /// (IBA 9.9.6.3, class J).
     #[cold]
@@ -54,10 +81,11 @@ impl Responder {
         let Err(why) = node.mem.invalidate(qp.pd, qp.num, key, |key| node.wires.key_is_idle(key)) else {
             return Ok(());
         };
-        crate::sys::log::explain(format_args!(
-            "qp {:?}: SEND with invalidate of rkey {key:?}: {why}",
-            qp.num
-        ));
+        self.explain_taken(
+            qp,
+            WcStatus::RemInvReqErr,
+            &format_args!("a SEND that invalidates rkey {key:?}: {why}"),
+        );
         if qp.is_reliable() {
             self.refuse_taken(qp, WcStatus::RemInvReqErr, Nak::Silent)
         } else {
