@@ -1,6 +1,5 @@
 /* A second context over a duplicate of cmd_fd, and PD, MR and device memory by their handles. */
-#include "common.h"
-#include <sys/wait.h>
+#include "partners.h"
 
 static struct ibv_context *import(int fd)
 {
@@ -12,20 +11,77 @@ static struct ibv_context *import(int fd)
     return context;
 }
 
-/* Another process can open the device so, but not reach its parent's memory. */
-static int in_another_process(int fd, uint32_t pd, uint32_t dm)
+/* What another process is told beside the descriptor. */
+struct handles {
+    uint32_t pd, mr, dm;
+    size_t at;
+};
+
+/*
+ * Another process can open the device so, but not reach its parent's memory. Device memory it shares: what its QPs write
+ * there the parent sees.
+ */
+static int in_another_process(int fd, const struct handles *handles, const char *text)
 {
     struct ibv_context *context = NEED(import(fd));
-    struct ibv_pd *own = NEED(ibv_alloc_pd(context));
-    int refused = !ibv_import_pd(context, pd) && errno == EINVAL && !ibv_import_dm(context, dm) && errno == EINVAL;
+    unsigned access = IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    char found[8] = "";
+    struct ibv_mr *mr;
+    struct ibv_dm *dm;
+    struct side a, b;
+    struct ibv_wc wc;
+    int refused, none;
 
-    ZERO(ibv_dealloc_pd(own));
+    make_side(&a, context, IBV_QPT_RC, 4096);
+    make_side(&b, context, IBV_QPT_RC, 4096);
+    join(&a, &b);
+    refused = !ibv_import_pd(context, handles->pd) && errno == EOPNOTSUPP;
+    refused &= !ibv_import_mr(a.pd, handles->mr) && errno == EOPNOTSUPP;
+    none = !ibv_import_dm(context, 0x7fffffff) && errno == EINVAL;
+    dm = NEED(ibv_import_dm(context, handles->dm));
+    ZERO(ibv_memcpy_from_dm(found, dm, 0, 8));
+    mr = NEED(ibv_reg_dm_mr(b.pd, dm, 0, 4096, access));
+    memcpy(a.buffer, text, 8);
+    ZERO(rdma_one(&a, 1, IBV_WR_RDMA_WRITE, 0, 8, handles->at, mr->rkey));
+    wc = next_wc(a.cq);
+    ZERO(ibv_dereg_mr(mr));
+    ibv_unimport_dm(dm);
+    drop_side(&a);
+    drop_side(&b);
     ZERO(ibv_close_device(context));
-    return !refused;
+    return refused && none && !strcmp(found, "shared") && wc.status == IBV_WC_SUCCESS;
 }
 
-int main(void)
+/* A process that was not forked from this one since it opened the device gets the descriptor over a socket. */
+static void pass(int socket, int *fd, struct handles *handles, int gives)
 {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec data = {.iov_base = handles, .iov_len = sizeof(*handles)};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    struct cmsghdr *head = &control.head;
+
+    memset(&control, 0, sizeof(control));
+    if (gives) {
+        *head = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(head), fd, sizeof(*fd));
+        if (sendmsg(socket, &message, 0) != (ssize_t)sizeof(*handles))
+            die("sendmsg");
+        return;
+    }
+    if (recvmsg(socket, &message, 0) != (ssize_t)sizeof(*handles) || head->cmsg_type != SCM_RIGHTS)
+        die("recvmsg");
+    memcpy(fd, CMSG_DATA(head), sizeof(*fd));
+}
+
+int main(int argc, char **argv)
+{
+    struct handles handles;
+    struct partner other;
     struct ibv_alloc_dm_attr dm_attr = {.length = 4096};
     struct ibv_context *context, *second;
     struct ibv_dm *dm, *same;
@@ -37,6 +93,10 @@ int main(void)
     pid_t child;
 
     start();
+    if (argc == 3) {
+        pass(atoi(argv[1]), &fd, &handles, 0);
+        return !in_another_process(fd, &handles, "a guest");
+    }
     context = open_device();
     fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     printf("a file: %s", pointer_name(ibv_import_device(fd)));
@@ -77,12 +137,21 @@ int main(void)
     ZERO(ibv_memcpy_from_dm(text, same, 0, 8));
     printf("device memory: %s\n", text);
 
+    handles = (struct handles){.pd = a.pd->handle, .mr = a.mr->handle, .dm = dm->handle, .at = 64};
     child = fork();
     if (child == 0)
-        _exit(in_another_process(context->cmd_fd, a.pd->handle, dm->handle));
+        exit(!in_another_process(context->cmd_fd, &handles, "a child"));
     if (waitpid(child, &status, 0) != child)
         die("waitpid");
-    printf("another process: %s\n", status ? "wrong" : "its own device, no objects of ours");
+    ZERO(ibv_memcpy_from_dm(text, same, 64, 8));
+    printf("another process: %s, shared is what %s has written\n", status ? "wrong" : "its own device, no PDs and MRs of ours", text);
+    other = spawn_partner("import", -1);
+    handles.at = 72;
+    pass(other.socket, &context->cmd_fd, &handles, 1);
+    if (waitpid(other.pid, &status, 0) != other.pid)
+        die("waitpid");
+    ZERO(ibv_memcpy_from_dm(text, same, 72, 8));
+    printf("one that was not forked: %s, shared is what %s has written\n", status ? "wrong" : "the same", text);
 
     ibv_unimport_dm(same);
     ZERO(ibv_free_dm(dm));

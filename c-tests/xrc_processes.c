@@ -2,10 +2,7 @@
  * XRC between three processes: messages over a receiving QP of one to SRQs of it, of another, and of the sender. The
  * program executes itself for the other two, which do what it tells them.
  */
-#include "common.h"
-
-#include <signal.h>
-#include <sys/wait.h>
+#include "partners.h"
 
 #define BUFFER (4 << 20)
 
@@ -103,8 +100,8 @@ static struct answer obey(struct process *p, const struct order *o)
 }
 
 static struct process me;
-static int domain, sockets[2];
-static pid_t pids[2];
+static int domain;
+static struct partner others[2];
 static struct ibv_cq *cq;
 
 /* Process 0 has the receiving QPs, 1 another SRQ; 2 is this one. */
@@ -114,30 +111,9 @@ static struct answer ask(int process, struct order o)
 
     if (process == 2)
         return obey(&me, &o);
-    tell(sockets[process], &o, sizeof(o));
-    hear(sockets[process], &a, sizeof(a));
+    tell(others[process].socket, &o, sizeof(o));
+    hear(others[process].socket, &a, sizeof(a));
     return a;
-}
-
-static void spawn(int process)
-{
-    char number[2][12];
-    int pair[2];
-
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair))
-        die("socketpair");
-    fcntl(pair[0], F_SETFD, FD_CLOEXEC);
-    sockets[process] = pair[0];
-    pids[process] = fork();
-    if (pids[process] < 0)
-        die("fork");
-    if (pids[process] == 0) {
-        sprintf(number[0], "%d", pair[1]);
-        sprintf(number[1], "%d", domain);
-        execl("/proc/self/exe", "xrc_processes", number[0], number[1], NULL);
-        _exit(1);
-    }
-    close(pair[1]);
 }
 
 static struct ibv_qp *connect_to(uint32_t *target, int closed)
@@ -273,8 +249,8 @@ int main(int argc, char **argv)
     if (domain < 0)
         die("mkstemp");
     unlink(name);
-    spawn(0);
-    spawn(1);
+    for (int i = 0; i < 2; i++)
+        others[i] = spawn_partner("xrc_processes", domain);
     make_process(&me, domain);
     cq = NEED(ibv_create_cq(me.s.context, 128, NULL, NULL, 0));
     qp = connect_sender(&target);
@@ -351,8 +327,7 @@ int main(int argc, char **argv)
     printf("the owner is killed\n");
     ZERO(ibv_destroy_qp(qp));
     qp = connect_sender(&again);
-    kill(pids[1], SIGKILL);
-    waitpid(pids[1], NULL, 0);
+    kill_partner(&others[1]);
     post_send(qp, srqn[1], 2 << 20, 100, 63, 0);
     post_send(qp, srqn[0], 2 << 20, 100, 64, 0);
     show_next("send", cq);
@@ -366,7 +341,6 @@ int main(int argc, char **argv)
     show_next("send", cq);
     show_taken(0, 65);
     ZERO(ibv_destroy_qp(qp));
-    kill(pids[0], SIGKILL);
-    waitpid(pids[0], NULL, 0);
+    kill_partner(&others[0]);
     return 0;
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, f
 use std::time::Duration;
 
 use super::node::{self, Node};
+use super::verbs::desk;
 use crate::sys::epoll::{self, Epoll, Event, NO_EVENT};
 use crate::sys::errno::Errno;
 use crate::sys::{clock, futex, signal};
@@ -213,7 +214,8 @@ fn handle_events(node: &'static Node, timeout_ms: i32) -> Result<(), Errno> {
 }
 
 fn handle(node: &'static Node, event: &Event) {
-    match event.u64 {
+    let token = event.u64;
+    match token {
         TIMER_TOKEN => {
             if let Some(fd) = node.timers.fd() {
                 fd.drain();
@@ -232,7 +234,8 @@ fn handle(node: &'static Node, event: &Event) {
         }
         UDP_TOKEN => node.udp.readable(node),
         GID_TOKEN => node.events.look(node.gids()),
-        token => node.wires.event(node, token),
+        _ if token >= desk::FIRST_TOKEN => node.desk.event(node, token),
+        _ => node.wires.event(node, token),
     }
 }
 

@@ -196,6 +196,7 @@ pub fn modify(qp: &Qp, wanted: &Wanted, mask: u32) -> Result<(), Errno> {
     }
     *held = next;
     drop(held);
+    qp.tell_changed();
     qp.node.settle();
     Ok(())
 }

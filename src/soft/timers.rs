@@ -9,6 +9,7 @@ use super::link;
 use super::link::wires::Wire;
 use super::node::Node;
 use super::qp::Qp;
+use super::verbs::Opened;
 use crate::sys::lock::Lock;
 use crate::sys::timerfd::TimerFd;
 
@@ -35,6 +36,8 @@ enum Target {
     Cq(Weak<Cq>),
     /// Its process is gone.
     Wire(Weak<Wire>),
+    /// Its QP's process is gone.
+    Opened(Weak<Opened>),
 }
 
 impl Timers {
@@ -73,6 +76,11 @@ impl Timers {
         self.push(when, Target::Wire(Arc::downgrade(wire)));
     }
 
+    /// Looks at `when` who has taken an opened QP over.
+    pub fn arm_opened(&self, opened: &Arc<Opened>, when: u64) {
+        self.push(when, Target::Opened(Arc::downgrade(opened)));
+    }
+
     fn push(&self, when: u64, target: Target) {
         let mut heap = self.heap.lock();
         heap.push(Reverse(Entry { when, target }));
@@ -104,6 +112,11 @@ impl Timers {
                 Target::Wire(wire) => {
                     if let Some(wire) = wire.upgrade() {
                         wire.lost(node);
+                    }
+                }
+                Target::Opened(opened) => {
+                    if let Some(opened) = opened.upgrade() {
+                        opened.on_timer();
                     }
                 }
             }

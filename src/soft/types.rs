@@ -34,6 +34,8 @@ impl fmt::Debug for Qpn {
 pub struct Psn(u32);
 
 impl Psn {
+    /// Equal to no number: the next request may have any.
+    pub const ANY: Psn = Psn(u32::MAX);
     /// The low 24 bits of `n`.
     pub const fn new(n: u32) -> Self {
         Self(n & 0xff_ffff)

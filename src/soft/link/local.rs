@@ -92,7 +92,7 @@ fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {
     if !rq.listens(peer) || !accepts_kind(qp, peer) || rq.peer != qp.num {
         return Err(Trouble::Nobody);
     }
-    if rq.psn != sq.psn_of(at) {
+    if rq.psn != sq.psn_of(at) && !rq.adopt(sq.psn_of(at), true) {
         return Err(Trouble::Nobody);
     }
     let wqe = sq.queue.wqe(at);

@@ -1,4 +1,5 @@
 //! Device memory: ordinary memory of the library that the application reaches by copies and work requests only.
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -6,6 +7,7 @@ use crate::sys::errno::Errno;
 use crate::sys::guard;
 use crate::sys::log::explain;
 use crate::sys::map::{Mapping, page_size};
+use crate::sys::memfd;
 
 /// Copies move whole words, as on devices that have such memory.
 const WORD: usize = 4;
@@ -52,8 +54,13 @@ impl DmPool {
             return Err(Errno::ENOMEM);
         }
         let share = Share { used: self.used.clone(), taken };
-        let memory = Mapping::anonymous(taken as usize)?;
-        Ok(Arc::new(Dm { memory, length: length as usize, _share: share }))
+        // Without a descriptor it cannot leave the process, which few want.
+        let file = memfd::sealed(c"anyverbs-dm", taken as usize).ok();
+        let memory = match &file {
+            Some(file) => Mapping::shared(file.as_fd(), taken as usize, true)?,
+            None => Mapping::anonymous(taken as usize)?,
+        };
+        Ok(Arc::new(Dm { memory, length: length as usize, file, _share: Some(share) }))
     }
 }
 
@@ -62,7 +69,9 @@ impl DmPool {
 pub struct Dm {
     memory: Mapping,
     length: usize,
-    _share: Share,
+    /// What is mapped, for other processes and as a dma-buf.
+    file: Option<OwnedFd>,
+    _share: Option<Share>,
 }
 
 #[derive(Debug)]
@@ -78,6 +87,23 @@ impl Drop for Share {
 }
 
 impl Dm {
+    /// Device memory of another process of this user, over its memory file.
+    ///
+    /// # Errors
+    /// EPROTO where that is not what [`DmPool::alloc`] makes for `length` bytes; those of mmap(2).
+    pub fn over(file: OwnedFd, length: u64) -> Result<Arc<Self>, Errno> {
+        let length = usize::try_from(length).ok().filter(|n| *n > 0).ok_or(Errno::EPROTO)?;
+        let taken = length.checked_next_multiple_of(page_size()).ok_or(Errno::EPROTO)?;
+        memfd::check(file.as_fd(), taken)?;
+        let memory = Mapping::shared(file.as_fd(), taken, true)?;
+        Ok(Arc::new(Self { memory, length, file: Some(file), _share: None }))
+    }
+
+    /// The memory file, in whole pages; none where descriptors had run out.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
     /// Bytes, as asked for.
     pub fn len(&self) -> usize {
         self.length

@@ -54,13 +54,21 @@ pub struct Qp {
     pub blocks_self: AtomicBool,
     /// Objects of the application that stand for it: XRC receivers can be opened several times.
     pub handles: AtomicU32,
-    /// Those beside the first, and where their events go.
-    pub openers: Lock<Vec<(Arc<AsyncQueue>, Arc<AtomicUsize>)>>,
+    /// Those beside the first.
+    pub openers: Lock<Vec<Arc<dyn Handle>>>,
     state: AtomicU8,
     events: Arc<AsyncQueue>,
     /// Asks for the other half's flush when no lock is held.
     flush_wanted: AtomicBool,
     me: Weak<Qp>,
+}
+
+/// A handle for an XRC receiver beside the first.
+pub trait Handle: std::fmt::Debug + Send + Sync {
+    /// The QP raises an asynchronous event. May be called under its locks.
+    fn hear(&self, event: EventType);
+    /// `ibv_modify_qp` has changed the QP.
+    fn changed(&self, qp: &Qp);
 }
 
 /// What peers of this user may know of a QP.
@@ -194,9 +202,23 @@ impl Qp {
         // The shadow of another process's QP is no object of the application: its cookie is 0.
         self.events.push(event, &self.cookie);
         if self.handles.load(Ordering::Relaxed) > 1 || self.kind == QpType::XrcRecv {
-            for (events, cookie) in self.openers.lock().iter() {
-                events.push(event, cookie);
+            for handle in self.openers.lock().iter() {
+                handle.hear(event);
             }
+        }
+    }
+
+    /// One more handle; false where the last one has gone.
+    pub fn add_handle(&self) -> bool {
+        let more = |n: u32| (n > 0).then_some(n + 1);
+        self.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// `ibv_modify_qp` has changed it. Called with no lock held.
+    pub fn tell_changed(&self) {
+        if self.kind == QpType::XrcRecv {
+            let handles = self.openers.lock().clone();
+            handles.iter().for_each(|handle| handle.changed(self));
         }
     }
 

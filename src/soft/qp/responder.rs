@@ -152,6 +152,16 @@ impl Responder {
         matches!(qp.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
+    /// Takes up counting with a request that begins with `psn`, if it does not know how far its requester has come.
+    #[cold]
+    pub fn adopt(&mut self, psn: Psn, begins: bool) -> bool {
+        let adopts = self.psn == Psn::ANY && begins;
+        if adopts {
+            self.psn = psn;
+        }
+        adopts
+    }
+
     /// A message is half here.
     pub fn is_midway(&self) -> bool {
         self.current.is_some()

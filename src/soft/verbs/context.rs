@@ -240,7 +240,7 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
 
 /// What urxe has; all else says EOPNOTSUPP by the default table.
 static OPS: verbs_context_ops = {
-    use super::{address, domains, import, memory, post, qp, queues, window};
+    use super::{address, domains, handles, import, memory, post, qp, queues, window};
     verbs_context_ops {
         alloc_parent_domain: Some(domains::alloc_parent_domain),
         alloc_td: Some(domains::alloc_td),
@@ -252,7 +252,7 @@ static OPS: verbs_context_ops = {
         unimport_dm: Some(import::unimport_dm),
         unimport_mr: Some(import::unimport_mr),
         unimport_pd: Some(import::unimport_pd),
-        open_qp: Some(qp::open_qp),
+        open_qp: Some(handles::open_qp),
         attach_mcast: Some(qp::attach_mcast),
         detach_mcast: Some(qp::detach_mcast),
         advise_mr: Some(memory::advise_mr),
@@ -272,6 +272,7 @@ static OPS: verbs_context_ops = {
         dealloc_mw: Some(window::dealloc_mw),
         dealloc_pd: Some(memory::dealloc_pd),
         dereg_mr: Some(memory::dereg_mr),
+        dm_export_dmabuf_fd: Some(memory::dm_export_dmabuf_fd),
         destroy_ah: Some(address::destroy_ah),
         destroy_cq: Some(queues::destroy_cq),
         destroy_qp: Some(qp::destroy_qp),

@@ -2,7 +2,8 @@
 //!
 //! `cmd_fd` is a unix socket that nobody ever uses, bound to an abstract name that says whose it is and of which device;
 //! a duplicate tells the same. Within a process handles mean the same in all contexts. In another process the device
-//! opens, but nothing can be imported: the objects are in the memory of the process that made them.
+//! opens, and device memory can be imported, whose memory file its process hands over. PDs and MRs cannot: a region is
+//! memory of the process that registered it, where no other one's QPs reach, and its key means something else elsewhere.
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -52,12 +53,13 @@ impl DmHandles {
         *last
     }
 
-    fn get(&self, handle: u32) -> Option<Arc<Dm>> {
+    /// What the handle names.
+    pub fn get(&self, handle: u32) -> Option<Arc<Dm>> {
         self.0.lock().1.get(&handle)?.upgrade()
     }
 }
 
-/// The node, if the context is over a `cmd_fd` of this process.
+/// The node, if the context is over a `cmd_fd` of this process; else EOPNOTSUPP.
 ///
 /// # Safety
 /// `c` must be a live context of urxe.
@@ -69,9 +71,9 @@ unsafe fn own_node(c: *mut ibv_context, call: &str, handle: u32) -> Result<&'sta
     }
     if identify(cmd_fd).is_none_or(|(_, nonce)| nonce != node.wires.own().nonce()) {
         explain(format_args!(
-            "{call} handle={handle}: it lies in the process that made it, and cannot leave it"
+            "{call} handle={handle}: it is the memory of the process that made it, where QPs of this one do not reach"
         ));
-        return Err(Errno::EINVAL);
+        return Err(Errno::EOPNOTSUPP);
     }
     Ok(node)
 }
@@ -117,14 +119,27 @@ pub unsafe extern "C" fn unimport_mr(c: *mut ibv_mr) {
     drop(unsafe { Box::from_raw(c.cast::<MrObject>()) });
 }
 
+/// Of another process's device memory, the memory file is mapped here too.
 pub unsafe extern "C" fn import_dm(c: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     // SAFETY: the library passes a live context of urxe.
-    let node = match unsafe { own_node(c, "ibv_import_dm", handle) } {
-        Ok(node) => node,
-        Err(e) => return null(e),
+    let (node, cmd_fd) = unsafe { (context(c).node, (*c).cmd_fd) };
+    if !node.is_ours() {
+        return null(Errno::EIO);
+    }
+    let Some((_, nonce)) = identify(cmd_fd) else { return null(Errno::EINVAL) };
+    let found = if nonce == node.wires.own().nonce() {
+        node.dm_handles.get(handle).ok_or(Errno::EINVAL)
+    } else {
+        node.desk.fetch_dm(nonce, handle).and_then(|(file, length)| Dm::over(file, length))
     };
-    let Some(dm) = node.dm_handles.get(handle) else { return unknown("ibv_import_dm", handle) };
-    memory::wrap_dm(c, dm, handle)
+    match found {
+        Ok(dm) => memory::wrap_dm(c, dm, handle),
+        Err(Errno::EINVAL) => unknown("ibv_import_dm", handle),
+        Err(e) => {
+            explain(format_args!("ibv_import_dm handle={handle}: the process that has it: {e:?}"));
+            null(e)
+        }
+    }
 }
 
 pub unsafe extern "C" fn unimport_dm(c: *mut ibv_dm) {

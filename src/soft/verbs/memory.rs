@@ -1,6 +1,6 @@
 //! Protection domains, memory regions, device memory.
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::ptr;
 use std::sync::Arc;
 
@@ -10,6 +10,8 @@ use crate::abi::*;
 use crate::soft::mem::{Dm, Mr, Rereg, ReregError};
 use crate::soft::types::{Access, Key};
 use crate::sys::errno::Errno;
+use crate::sys::fd;
+use crate::sys::log::explain;
 
 /// NULL with errno, as functions that give an object fail.
 pub fn null<T>(e: Errno) -> *mut T {
@@ -246,7 +248,11 @@ pub unsafe extern "C" fn alloc_dm(c: *mut ibv_context, attr: *mut ibv_alloc_dm_a
         }
         match context(c).node.dm.alloc((*attr).length as u64, (*attr).log_align_req) {
             Ok(dm) => {
-                let handle = context(c).node.dm_handles.add(&dm);
+                let node = context(c).node;
+                let handle = node.dm_handles.add(&dm);
+                let _ = node.desk.attend_process(node).inspect_err(|e| {
+                    explain(format_args!("ibv_alloc_dm: other processes cannot import it: {e:?}"));
+                });
                 wrap_dm(c, dm, handle)
             }
             Err(e) => null(e),
@@ -277,6 +283,25 @@ pub unsafe extern "C" fn free_dm(c: *mut ibv_dm) -> c_int {
                 0
             }
             Err(e) => e.0,
+        }
+    }
+}
+
+/// A descriptor of the memory file, which mmap and `ibv_reg_dmabuf_mr` accept: whole pages, of a size that stays.
+pub unsafe extern "C" fn dm_export_dmabuf_fd(c: *mut ibv_dm) -> c_int {
+    // SAFETY: the library passes a live DM of urxe.
+    let dm = unsafe { &object::<_, DmObject>(c).dm };
+    let made = if !dm.is_ours() {
+        Err(Errno::EIO)
+    } else {
+        dm.file().ok_or(Errno::EOPNOTSUPP).and_then(|file| fd::duplicate(file.as_raw_fd()))
+    };
+    match made {
+        Ok(fd) => fd.into_raw_fd(),
+        Err(e) => {
+            explain(format_args!("ibv_dm_export_dmabuf_fd: no descriptor for the device memory: {e:?}"));
+            e.store();
+            -1
         }
     }
 }

@@ -1,9 +1,12 @@
 //! urxe's ops: C work requests in, our types out. The data path is in `post` and `extended`; the rest makes, changes and
 //! unmakes the C objects, each of which begins a Rust object that holds ours.
 mod address;
+mod attributes;
 mod context;
+pub mod desk;
 mod domains;
 mod extended;
+mod handles;
 mod import;
 mod memory;
 mod post;
@@ -13,9 +16,10 @@ mod window;
 mod work;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::AtomicU32;
 
 pub use context::Soft;
+pub use desk::{Desk, Opened};
 pub use import::DmHandles;
 
 use super::ah::Ah;
@@ -119,8 +123,10 @@ struct QpObject {
     qp: Arc<super::qp::Qp>,
     pd: Option<Pd>,
     _ticket: Option<Ticket>,
-    /// Made by `ibv_open_qp`: what its events name.
-    opened: Option<Arc<AtomicUsize>>,
+    /// Not the first handle of the QP in this process.
+    opened: Option<Arc<handles::Second>>,
+    /// The QP lies, or lay, in another process.
+    remote: Option<Arc<Opened>>,
     async_events: AtomicU32,
     /// The XRC domain that it belongs to.
     xrcd: *mut XrcdObject,

@@ -1,28 +1,30 @@
 //! Queue pairs: made, changed, queried, unmade.
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::address::wanted as wanted_address;
+use super::attributes::{attributes, wanted};
+use super::desk::Shared;
+use super::handles::{forget_events, retire};
 use super::memory::null;
 use super::{
     Context, CqObject, PdObject, QpObject, SrqObject, XrcdObject, context, extended, inherited, object,
 };
 use crate::abi::*;
 use crate::provider::object as common;
-use crate::soft::ah::Address;
 use crate::soft::census::Ticket;
 use crate::soft::cq::Cq;
-use crate::soft::device::{self, limits};
+use crate::soft::device::limits;
 use crate::soft::mem::PdId;
 use crate::soft::mem::area::Purpose;
-use crate::soft::modify::{Wanted, modify};
+use crate::soft::modify::modify;
 use crate::soft::qp::Qp;
 use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::Responder;
 use crate::soft::qp::sendq::SendQueue;
-use crate::soft::types::{Gid, QpState, QpType, Qpn};
+use crate::soft::srq::PRIVATE_DOMAIN;
+use crate::soft::types::{Gid, QpType};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
@@ -128,6 +130,11 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
         let rq = Responder::new(own_queue, srq.clone(), recv_cq.clone().filter(|_| connected_receiver));
         let ticket = context.census().qps.enter(limits::MAX_QP, "ibv_create_qp")?;
         let num = context.node.wires.claim_qpn(context.node)?;
+        if receiver && (*xrcd).domain & PRIVATE_DOMAIN == 0 {
+            let _ = context.node.desk.attend_slot(context.node, num.slot()).inspect_err(|e| {
+                explain(format_args!("qp {num:?}: other processes cannot open it: {e:?}"));
+            });
+        }
         let pd_id = pd.as_ref().map_or(PdId(0), |pd| pd.id());
         let domain = (!xrcd.is_null()).then(|| (*xrcd).domain);
         let qp = Qp::new(num, kind, pd_id, context.node, domain, context.events.clone(), sq, rq);
@@ -169,6 +176,7 @@ unsafe fn wrap(
         pd,
         _ticket: Some(ticket),
         opened: None,
+        remote: None,
         async_events: AtomicU32::new(0),
         xrcd,
         build: Lock::new(extended::Build::new(init.cap.max_send_sge, init.cap.max_inline_data)),
@@ -237,17 +245,6 @@ fn hold(cqs: &[Option<&Arc<Cq>>], by: i32) {
     }
 }
 
-/// No more events for this handle.
-fn forget_events(whole: &QpObject, context: &Context) {
-    match &whole.opened {
-        Some(cookie) => {
-            whole.qp.openers.lock().retain(|(_, other)| !Arc::ptr_eq(other, cookie));
-            context.events.forget(cookie);
-        }
-        None => context.events.forget(&whole.qp.cookie),
-    }
-}
-
 /// # Safety
 /// `c` must be a live QP of urxe.
 unsafe fn wait_for_events(c: *mut ibv_qp) {
@@ -270,64 +267,6 @@ unsafe fn let_go_of_cqs(c: *mut ibv_qp) {
         for cq in [(*c).send_cq, (*c).recv_cq].into_iter().filter(|cq| !cq.is_null()) {
             object::<_, CqObject>(cq).cq.users.fetch_sub(1, Ordering::AcqRel);
         }
-    }
-}
-
-/// One more handle for an XRC receiver of this process and domain; it lives until the last one is destroyed.
-pub unsafe extern "C" fn open_qp(c: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
-    let needs = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
-    // SAFETY: the library passes a live context of urxe and readable attributes naming a live XRC domain.
-    unsafe {
-        let (a, context) = (*attr, context(c));
-        if !context.node.is_ours() {
-            return null(Errno::EIO);
-        }
-        let known = needs | IBV_QP_OPEN_ATTR_CONTEXT;
-        if a.comp_mask & needs != needs || a.comp_mask & !known != 0 || a.xrcd.is_null() {
-            explain(format_args!(
-                "ibv_open_qp comp_mask=0x{:x}: expected NUM, XRCD and TYPE, perhaps CONTEXT",
-                a.comp_mask
-            ));
-            return null(if a.comp_mask & !known != 0 { Errno::EOPNOTSUPP } else { Errno::EINVAL });
-        }
-        let xrcd = a.xrcd.cast::<XrcdObject>();
-        let qp = context.node.qp(Qpn(a.qp_num));
-        let qp = qp.filter(|qp| qp.kind == QpType::XrcRecv && qp.xrc_domain == Some((*xrcd).domain));
-        let Some(qp) = qp.filter(|_| a.qp_type == QpType::XrcRecv.raw()) else {
-            explain(format_args!(
-                "ibv_open_qp qp_num=0x{:06x} qp_type={}: expected an XRC receiver of this process and XRC domain",
-                a.qp_num, a.qp_type
-            ));
-            return null(Errno::EINVAL);
-        };
-        if qp.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n > 0).then_some(n + 1)).is_err()
-        {
-            return null(Errno::EINVAL);
-        }
-        (*xrcd).users.fetch_add(1, Ordering::AcqRel);
-        let mut base = ibv_qp_init_attr::zeroed();
-        base.qp_context =
-            if a.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 { a.qp_context } else { std::ptr::null_mut() };
-        base.qp_type = a.qp_type;
-        let cookie = Arc::new(AtomicUsize::new(0));
-        let whole = Box::into_raw(Box::new(QpObject {
-            c: verbs_qp::zeroed(),
-            qp: qp.clone(),
-            pd: None,
-            _ticket: None,
-            opened: Some(cookie.clone()),
-            async_events: AtomicU32::new(0),
-            xrcd,
-            build: Lock::new(extended::Build::new(0, 0)),
-        }));
-        common::init_qp(whole.cast(), c, std::ptr::null_mut(), &base);
-        let ibqp = whole.cast::<ibv_qp>();
-        ((*ibqp).handle, (*ibqp).qp_num, (*ibqp).state) = (qp.num.0, qp.num.0, qp.state().raw());
-        (*whole).c.comp_mask |= VERBS_QP_XRCD;
-        (*whole).c.xrcd = xrcd.cast();
-        cookie.store(whole as usize, Ordering::Relaxed);
-        qp.openers.lock().push((context.events.clone(), cookie));
-        ibqp
     }
 }
 
@@ -357,21 +296,14 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             drop(Box::from_raw(whole));
             return 0;
         }
-        context.node.remove_qp(&qp);
-        let (send_cq, recv_cq, srq);
-        {
-            let mut sq = qp.sq.lock();
-            let mut rq = qp.rq.lock();
-            sq.reset();
-            rq.reset(&qp);
-            qp.set_state(QpState::Reset);
-            (send_cq, recv_cq, srq) = (sq.cq().cloned(), rq.cq().cloned(), rq.srq().cloned());
-            // Peers' threads may know the QP for longer; its memory goes now.
-            sq.queue = SendQueue::none();
-            rq.drop_queue();
+        let (recv_cq, srq) = {
+            let rq = qp.rq.lock();
+            (rq.cq().cloned(), rq.srq().cloned())
+        };
+        let send_cq = qp.sq.lock().cq().cloned();
+        if (*whole).remote.as_ref().is_none_or(|remote| remote.close()) {
+            retire(context.node, &qp);
         }
-        let node = context.node;
-        node.mem.release_windows(qp.num, |key| node.wires.key_is_idle(key));
         forget_events(&*whole, context);
         wait_for_events(c);
         // An XRC sender may have been given a recv_cq, which it holds though it never uses it.
@@ -426,30 +358,16 @@ pub unsafe extern "C" fn modify_qp(c: *mut ibv_qp, attr: *mut ibv_qp_attr, mask:
         if inherited((*c).context) {
             return libc::EIO;
         }
-        let a = &*attr;
-        let wanted = Wanted {
-            state: a.qp_state,
-            cur_state: a.cur_qp_state,
-            path_mtu: a.path_mtu,
-            path_mig_state: a.path_mig_state,
-            qkey: a.qkey,
-            rq_psn: a.rq_psn,
-            sq_psn: a.sq_psn,
-            dest_qpn: a.dest_qp_num,
-            access: a.qp_access_flags,
-            pkey_index: a.pkey_index,
-            port: a.port_num,
-            av: wanted_address(&a.ah_attr),
-            max_rd_atomic: a.max_rd_atomic,
-            max_dest_rd_atomic: a.max_dest_rd_atomic,
-            min_rnr_timer: a.min_rnr_timer,
-            timeout: a.timeout,
-            retry_cnt: a.retry_cnt,
-            rnr_retry: a.rnr_retry,
-            en_sqd_async_notify: a.en_sqd_async_notify != 0,
-            rate_limit: a.rate_limit,
+        let (whole, attr, mask) = (object::<_, QpObject>(c), &*attr, mask as u32);
+        let done = match &whole.remote {
+            None => Ok(Shared::Here),
+            Some(remote) => remote.modify(attr, mask),
         };
-        modify(&object::<_, QpObject>(c).qp, &wanted, mask as u32).err().map_or(0, |e| e.0)
+        let done = done.and_then(|done| match done {
+            Shared::Here => modify(&whole.qp, &wanted(attr), mask),
+            Shared::Done(_) => Ok(()),
+        });
+        done.err().map_or(0, |e| e.0)
     }
 }
 
@@ -464,44 +382,13 @@ pub unsafe extern "C" fn query_qp(
         if inherited((*c).context) {
             return libc::EIO;
         }
-        let qp: &Qp = &object::<_, QpObject>(c).qp;
-        let held = *qp.attr.lock();
-        let (cap, sig_all, draining, psn) = {
-            let sq = qp.sq.lock();
-            let mut rq = qp.rq.lock();
-            let cap = ibv_qp_cap {
-                max_send_wr: sq.queue.depth(),
-                max_send_sge: sq.queue.max_sge(),
-                max_inline_data: sq.queue.max_inline(),
-                max_recv_wr: rq.queue().map_or(0, |q| q.depth()),
-                max_recv_sge: rq.queue().map_or(0, |q| q.max_sge()),
-            };
-            (cap, sq.sig_all(), qp.state() == QpState::Sqd && sq.is_draining(), (sq.psn, rq.psn))
+        let whole: &QpObject = object(c);
+        let a = match whole.remote.as_ref().map(|remote| remote.query()) {
+            Some(Err(e)) => return e.0,
+            Some(Ok(Shared::Done(attr))) => attr,
+            Some(Ok(Shared::Here)) | None => attributes(&whole.qp),
         };
-        let mut a = ibv_qp_attr::zeroed();
-        a.qp_state = qp.state().raw();
-        a.cur_qp_state = a.qp_state;
-        a.path_mtu = held.path_mtu.raw();
-        a.path_mig_state = held.path_mig_state;
-        a.qkey = held.qkey;
-        (a.sq_psn, a.rq_psn) = (psn.0.get(), psn.1.get());
-        a.dest_qp_num = held.dest_qpn.0;
-        a.qp_access_flags = held.access.bits();
-        a.cap = cap;
-        if let Some(address) = held.address {
-            a.ah_attr = ah_attr(&address);
-        }
-        a.pkey_index = held.pkey_index;
-        a.en_sqd_async_notify = held.en_sqd_async_notify as u8;
-        a.sq_draining = draining as u8;
-        a.max_rd_atomic = held.max_rd_atomic;
-        a.max_dest_rd_atomic = held.max_dest_rd_atomic;
-        a.min_rnr_timer = held.min_rnr_timer;
-        a.port_num = held.port;
-        a.timeout = held.timeout;
-        a.retry_cnt = held.retry_cnt;
-        a.rnr_retry = held.rnr_retry;
-        a.rate_limit = held.rate_limit;
+        let (cap, sig_all) = (a.cap, whole.qp.sq.lock().sig_all());
         *attr = a;
         let mut i = ibv_qp_init_attr::zeroed();
         i.qp_context = (*c).qp_context;
@@ -510,21 +397,4 @@ pub unsafe extern "C" fn query_qp(
         *init = i;
     }
     0
-}
-
-fn ah_attr(address: &Address) -> ibv_ah_attr {
-    let mut a = ibv_ah_attr::zeroed();
-    a.port_num = 1;
-    a.sl = address.sl;
-    a.dlid = device::port_lid();
-    if address.lid_only {
-        return a;
-    }
-    a.grh.dgid.raw = address.dgid.0;
-    a.grh.flow_label = address.flow_label;
-    a.grh.sgid_index = address.sgid_index;
-    a.grh.hop_limit = address.hop_limit;
-    a.grh.traffic_class = address.traffic_class;
-    a.is_global = 1;
-    a
 }

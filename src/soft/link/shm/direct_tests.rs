@@ -43,6 +43,7 @@ impl Setting {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
             peer_qpn: SRC.0,
             peer_nonce: self.pair.a.nonce(),
+            is_shared: false,
         }
     }
 

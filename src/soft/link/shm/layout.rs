@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Changes with any incompatible change of a layout, of the ring, or of the message kinds in it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// "anyverbs" as bytes.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"anyverbs");
@@ -89,6 +89,7 @@ pub struct QpEntry {
     access: AtomicU32,
     peer_qpn: AtomicU32,
     peer_nonce: AtomicU64,
+    is_shared: AtomicU32,
 }
 
 /// What a peer must know of a queue pair to access memory through it. The default is "no such queue pair".
@@ -106,6 +107,8 @@ pub struct QpView {
     pub peer_qpn: u32,
     /// The process that owns that one, once it is known; 0 before.
     pub peer_nonce: u64,
+    /// It has more than one handle: another process may go on with it when this one is gone.
+    pub is_shared: bool,
 }
 
 impl QpEntry {
@@ -120,6 +123,7 @@ impl QpEntry {
         self.access.store(view.access.bits(), Ordering::Relaxed);
         self.peer_qpn.store(view.peer_qpn, Ordering::Relaxed);
         self.peer_nonce.store(view.peer_nonce, Ordering::Relaxed);
+        self.is_shared.store(view.is_shared.into(), Ordering::Relaxed);
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
@@ -134,6 +138,7 @@ impl QpEntry {
                 access: Access::from_bits_retain(self.access.load(Ordering::Relaxed)),
                 peer_qpn: self.peer_qpn.load(Ordering::Relaxed),
                 peer_nonce: self.peer_nonce.load(Ordering::Relaxed),
+                is_shared: self.is_shared.load(Ordering::Relaxed) != 0,
             };
             fence(Ordering::Acquire);
             if version & 1 == 0 && version == self.version.load(Ordering::Relaxed) {
@@ -249,6 +254,7 @@ mod tests {
             access: Access::REMOTE_READ,
             peer_qpn: 0xabcdef,
             peer_nonce: u64::MAX,
+            is_shared: true,
         };
         entry.write(&view);
         assert_eq!(entry.snapshot(), Some(view));

@@ -1,6 +1,8 @@
 //! The wires of a process: the slots it has claimed, and a wire to every process of this host that it talks to.
 //!
-//! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `message` says what ring entries mean.
+//! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `message` says what ring entries mean;
+//! `death` is about peers that are gone.
+mod death;
 pub mod foreign;
 pub mod message;
 mod numbers;
@@ -11,7 +13,7 @@ mod send;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 use numbers::Numbers;
@@ -25,7 +27,7 @@ use crate::soft::engine;
 use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
 use crate::soft::qp::{Qp, Shown};
-use crate::soft::types::{Access, EventType, Key, Psn, Qpn};
+use crate::soft::types::{Access, Key, Psn, Qpn};
 use crate::sys::clock;
 use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
@@ -62,6 +64,8 @@ pub struct Wire {
     strays: Lock<VecDeque<Header>>,
     is_blocked: AtomicBool,
     is_lost: AtomicBool,
+    /// How many times heirs of the peer were looked for.
+    heirs_sought: AtomicU32,
 }
 
 /// What the receiving thread knows without asking.
@@ -113,6 +117,8 @@ pub struct Wires {
 struct Claimed {
     slot: Slot,
     token: u64,
+    /// Another process held it, and is gone.
+    is_inherited: bool,
 }
 
 impl Wires {
@@ -183,6 +189,7 @@ impl Wires {
             strays: Lock::default(),
             is_blocked: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            heirs_sought: AtomicU32::new(0),
         });
         {
             // Held meanwhile: whoever finds the wire lost at once takes it out only after it was put in.
@@ -542,46 +549,6 @@ impl Wire {
         }
         !blocked.is_empty()
     }
-
-    /// The peer is gone: its RC and XRC QPs here fail, everything else notices nothing.
-    pub fn lost(self: &Arc<Self>, node: &'static Node) {
-        if self.is_lost.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        node.wires.forget(self);
-        node.engine.remove(self.peer.socket());
-        if let Some(pidfd) = self.peer.pidfd() {
-            node.engine.remove(pidfd);
-        }
-        self.peer.close();
-        {
-            let mut cache = self.cache.lock();
-            cache.shadows.flush();
-            cache.qp = None;
-        }
-        for qp in node.all_qps() {
-            let mut sq = qp.sq.lock();
-            foreign::owner_lost(&qp, &mut sq, self);
-            let Path::Shm(wire, to) = &sq.path else { continue };
-            if !Arc::ptr_eq(wire, self) {
-                continue;
-            }
-            sq.path = Path::Absent(*to);
-            if !qp.is_reliable() || node.wires.is_death_quiet {
-                let oldest = sq.queue.tail;
-                sq.rewind(oldest);
-                super::pump(&qp, &mut sq);
-                continue;
-            }
-            drop(sq);
-            explain(format_args!(
-                "qp {:?}: its peer's process {} is gone: the oldest send completes with RETRY_EXC_ERR, the rest is flushed",
-                qp.num,
-                self.peer.cred().pid
-            ));
-            qp.fail(Some(receive::LOST), Some(EventType::QpFatal));
-        }
-    }
 }
 
 impl Shown {
@@ -602,6 +569,7 @@ impl Shown {
             access,
             peer_qpn: self.peer_qpn.0,
             peer_nonce,
+            is_shared: qp.handles.load(Ordering::Relaxed) > 1,
         }
     }
 }

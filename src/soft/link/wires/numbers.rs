@@ -85,13 +85,41 @@ impl Wires {
     /// The slot number `nth` of this process, claimed if it has only so many.
     fn slot_number(&self, node: &Node, nth: usize) -> Result<u16, Errno> {
         let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
-        if let Some(claimed) = slots.get(nth) {
+        if let Some(claimed) = slots.iter().filter(|c| !c.is_inherited).nth(nth) {
             return Ok(claimed.slot.number());
         }
-        if nth >= MAX_SLOTS {
+        self.hold(node, &mut slots, Slot::claim, false)
+    }
+
+    /// Takes over the slot of a process that is gone; its numbers are not given anew.
+    ///
+    /// # Errors
+    /// EADDRINUSE where somebody holds it, ENOSPC where this process may hold no more; those of socket(2).
+    pub fn inherit_slot(&self, node: &Node, number: u16) -> Result<(), Errno> {
+        let mut slots = self.slots.write().unwrap_or_else(|e| e.into_inner());
+        if slots.iter().any(|c| c.slot.number() == number) {
+            return Ok(());
+        }
+        self.hold(node, &mut slots, || Slot::claim_left(number), true).map(|_| ())
+    }
+
+    /// The slot was taken over.
+    pub fn has_inherited(&self, number: u16) -> bool {
+        let slots = self.slots.read().unwrap_or_else(|e| e.into_inner());
+        slots.iter().any(|c| c.is_inherited && c.slot.number() == number)
+    }
+
+    fn hold(
+        &self,
+        node: &Node,
+        slots: &mut Vec<Claimed>,
+        claim: impl FnOnce() -> Result<Slot, Errno>,
+        is_inherited: bool,
+    ) -> Result<u16, Errno> {
+        if slots.len() >= MAX_SLOTS {
             return Err(Errno::ENOSPC);
         }
-        let slot = Slot::claim()?;
+        let slot = claim()?;
         let number = slot.number();
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         node.engine.add(slot.as_fd(), token)?;
@@ -100,7 +128,7 @@ impl Wires {
             node.engine.remove(slot.as_fd());
             return Err(e);
         }
-        slots.push(Claimed { slot, token });
+        slots.push(Claimed { slot, token, is_inherited });
         Ok(number)
     }
 }

@@ -158,7 +158,7 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
         }
         return None;
     }
-    if reliable && !is_next(&rq, psn, h.flags) {
+    if reliable && !is_next(&rq, psn, h.flags) && !rq.adopt(psn, h.flags & FIRST != 0) {
         return out_of_order(&mut rq, psn, h.flags, &reply);
     }
     if h.flags & FIRST != 0 {
