@@ -108,6 +108,11 @@ impl Engine {
         }
     }
 
+    /// Packets for other processes come in: they wake the progress thread also while somebody polls.
+    pub fn heed(&self, node: &Node) {
+        self.heed_packets(node, true);
+    }
+
     /// Somebody sleeps until a message comes, or may do so any time: `arms` armings have been.
     fn is_expecting(&self, arms: u64) -> bool {
         let armed = self.armed.load(Ordering::SeqCst) > 0 && !self.has_outlived(arms);
@@ -225,7 +230,7 @@ fn handle(node: &'static Node, event: &Event) {
         KICK_TOKEN => {
             node.engine.kick.drain();
         }
-        UDP_TOKEN if !node.wires.own().is_asleep() => {
+        UDP_TOKEN if !node.wires.own().is_asleep() && !node.udp.serves_others() => {
             node.engine.heed_packets(node, false);
             // Another thread may have fallen asleep meanwhile.
             if node.wires.own().is_asleep() {

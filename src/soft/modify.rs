@@ -186,7 +186,7 @@ pub fn modify(qp: &Qp, wanted: &Wanted, mask: u32) -> Result<(), Errno> {
     }
     if to == QpState::Rtr && qp.kind == QpType::Ud {
         // Without the port it hears only this host, which is explained.
-        let _ = qp.node.udp.open(&qp.node.engine);
+        let _ = qp.node.udp.open(qp);
     }
     if !commit(qp, from, to, &next, mask, path) {
         if to == QpState::Rtr {

@@ -1,11 +1,12 @@
 //! `anyverbs doctor`: what this machine offers the embedded device, one line each, and what to do where something is missing.
 use std::{
     fs, io,
-    net::UdpSocket,
+    net::SocketAddr,
     process::{Command, ExitCode, Stdio},
 };
 
 use crate::libraries;
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// How a line begins.
 enum Verdict {
@@ -144,13 +145,17 @@ fn read_of_child() -> io::Result<()> {
     }
 }
 
-/// One process of a host and network namespace can have it.
+/// Processes of ours share it; the kernel's soft-RoCE does not.
 fn wire_port() -> (Verdict, String) {
-    match UdpSocket::bind(("0.0.0.0", 4791)) {
-        Ok(_) => (Verdict::Good, "free: other hosts can be reached".into()),
+    let bound = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).and_then(|socket| {
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from(([0, 0, 0, 0], 4791)).into())
+    });
+    match bound {
+        Ok(()) => (Verdict::Good, "other hosts can be reached".into()),
         Err(why) => (
             Verdict::Note,
-            format!("{why}: another process or the kernel's rdma_rxe has it; only this host can be reached"),
+            format!("{why}: the kernel's rdma_rxe or another program has it; only this host can be reached"),
         ),
     }
 }

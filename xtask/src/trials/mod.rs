@@ -20,6 +20,7 @@ mod netns;
 mod order;
 mod perftest;
 mod pingpong;
+mod port;
 mod pyverbs;
 mod qperf;
 pub mod sid;
@@ -43,6 +44,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         idle::TRIALS,
         hostile::TRIALS,
         load::TRIALS,
+        port::TRIALS,
         netns::TRIALS,
         behaviour::TRIALS,
         perftest::TRIALS,

@@ -11,7 +11,8 @@ use crate::{
 
 pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs(480), run: netns }];
 
-const SERVER: &str = "10.77.0.1";
+pub const SERVER: &str = "10.77.0.1";
+pub const CLIENT: &str = "10.77.0.2";
 
 fn netns(ctx: &mut Ctx<'_>) {
     if !run::is_root() {
@@ -73,12 +74,12 @@ fn netns(ctx: &mut Ctx<'_>) {
 }
 
 /// Two namespaces with one veth pair between them, removed when dropped.
-struct Net {
-    names: [String; 2],
+pub struct Net {
+    pub names: [String; 2],
 }
 
 impl Net {
-    fn new() -> Result<Net, String> {
+    pub fn new() -> Result<Net, String> {
         let net = Net { names: ["a", "b"].map(|side| format!("anyverbs-{}-{side}", id())) };
         let [a, b] = &net.names;
         for args in [
@@ -86,7 +87,7 @@ impl Net {
             format!("netns add {b}"),
             format!("-n {a} link add veth0 type veth peer name veth0 netns {b}"),
             format!("-n {a} addr add {SERVER}/24 dev veth0"),
-            format!("-n {b} addr add 10.77.0.2/24 dev veth0"),
+            format!("-n {b} addr add {CLIENT}/24 dev veth0"),
             format!("-n {a} link set lo up"),
             format!("-n {b} link set lo up"),
             format!("-n {a} link set veth0 up"),

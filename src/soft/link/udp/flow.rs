@@ -172,6 +172,7 @@ impl Flow {
             // The answer that did not come in time may only not have been read.
             qp.node.udp.take_waiting(qp.node);
         }
+        let mut spent = false;
         let mut sq = qp.sq.lock();
         if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
             return;
@@ -179,9 +180,13 @@ impl Flow {
         if let Some(Sending::Reliable(r)) = &mut *self.sending.lock()
             && r.deadline().is_some_and(|at| at <= now)
         {
-            r.timeout(now, &mut Sends { qp, sq: &mut sq });
+            spent = r.timeout(now, &mut Sends { qp, sq: &mut sq });
         }
         self.pump(qp, &mut sq);
+        drop(sq);
+        if spent {
+            qp.node.udp.suspect(qp.node, now);
+        }
     }
 
     fn is_due(&self, now: u64) -> bool {

@@ -5,6 +5,7 @@ pub mod batch;
 mod control;
 pub mod flow;
 pub mod port;
+mod share;
 mod sides;
 
 use crate::soft::transport::Outbox;
@@ -53,7 +54,7 @@ impl Path {
     }
 }
 
-/// The process's socket on the RoCEv2 port; a forked child has none.
+/// The process's socket on the RoCEv2 port, which others may have bound as well (`share`); a forked child has none.
 #[derive(Debug)]
 pub struct Endpoint {
     socket: ParentFd,
@@ -64,12 +65,13 @@ impl Endpoint {
     /// Binds the RoCEv2 port of this network namespace.
     ///
     /// # Errors
-    /// EADDRINUSE when another process, or the kernel's soft-RoCE, has it; whatever else the kernel answers.
+    /// EADDRINUSE when the kernel's soft-RoCE, or a program that does not share it, has it; whatever else the kernel
+    /// answers.
     pub fn open() -> Result<Self, Errno> {
         let opened = Self::bind(UDP_PORT);
         if let Err(e) = opened {
             let who =
-                if e == Errno::EADDRINUSE { ": another process or the kernel's rdma_rxe has it" } else { "" };
+                if e == Errno::EADDRINUSE { ": the kernel's rdma_rxe or another program has it" } else { "" };
             // Whom it concerns, a call towards another host, hears of it again.
             log::log(
                 log::Level::Warning,
@@ -91,6 +93,7 @@ impl Endpoint {
         if dual {
             socket.set_only_v6(false)?;
         }
+        socket.set_reuse_address(true)?;
         control::prepare(&socket, dual)?;
         // A short buffer only loses packets sooner.
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
@@ -99,6 +102,20 @@ impl Endpoint {
         let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
         Ok(Self { socket: ParentFd::new(fd::lift(socket.into())?), dual })
+    }
+
+    /// Binds the port anew, as the last one to do so, in place of the old socket; what waited there is lost. Sets of
+    /// descriptors forget the old one.
+    ///
+    /// # Errors
+    /// As of `open`; the old socket stays.
+    pub fn renew(&self) -> Result<(), Errno> {
+        let new = Self::bind(UDP_PORT)?;
+        // SAFETY: both descriptors are open and owned here; the number stays with its owner.
+        match unsafe { libc::dup3(new.fd(), self.fd(), libc::O_CLOEXEC) } {
+            -1 => Err(Errno::last()),
+            _ => Ok(()),
+        }
     }
 
     /// Readable when packets wait.
@@ -242,9 +259,21 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_reported() {
+    fn a_port_that_is_not_shared_is_reported_and_a_shared_one_goes_to_the_last() {
+        let taken = UdpSocket::bind("0.0.0.0:0").unwrap();
+        assert_eq!(Endpoint::bind(control::local_port(&taken)).err(), Some(Errno::EADDRINUSE));
         let a = Endpoint::bind(0).unwrap();
-        assert_eq!(Endpoint::bind(control::local_port(&a.socket)).err(), Some(Errno::EADDRINUSE));
+        let port = control::local_port(&a.socket);
+        let b = Endpoint::bind(port).unwrap();
+        let mut rx = RxBatch::new();
+        let mut reaches = |to: &Endpoint, other: Option<&Endpoint>| {
+            taken.send_to(&[0; 16], ("127.0.0.1", port)).unwrap();
+            wait_readable(to);
+            assert_eq!((to.receive(&mut rx), other.map_or(0, |o| o.receive(&mut rx))), (1, 0));
+        };
+        reaches(&b, Some(&a));
+        drop(b);
+        reaches(&a, None);
     }
 
     #[test]

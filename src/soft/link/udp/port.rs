@@ -1,8 +1,10 @@
 //! The RoCEv2 port of a process: who gets which packet, connections to other hosts, datagrams to and from them.
 use super::flow::{Flow, path_of};
+use super::share::Share;
 use super::{Endpoint, Path, Received, RxBatch, batch, fits, largest_fitting, route_mtu};
 use crate::soft::ah::{Address, Ah};
-use crate::soft::engine::{Engine, UDP_TOKEN};
+use crate::soft::engine::UDP_TOKEN;
+use crate::soft::link::shm::slot;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::node::Node;
 use crate::soft::qp::Qp;
@@ -11,14 +13,16 @@ use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request};
 use crate::soft::transport::Outbox;
 use crate::soft::types::{Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
-use crate::soft::wire::{Bth, Deth, Opcode, Operation, Packet, Transport, icrc};
+use crate::soft::wire::{Bth, Deth, Opcode, Operation, Packet, Transport, bth::BthView, icrc};
+use crate::sys::clock;
+use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
 /// Receive calls in a row before others get their turn.
@@ -27,6 +31,11 @@ const ROUNDS: usize = 8;
 const RARELY: u32 = 64;
 /// For how many polls after a datagram it is looked at each time.
 const LIVELY: u32 = 2000;
+/// An inbox where nothing has come in for a while is looked at once in this many polls.
+const SELDOM: u32 = 16;
+/// After so much silence, and no more often than that, the port is bound anew: whoever was last to bind it may be stopped.
+const SILENCE: u64 = 100_000_000;
+const RENEWALS: u64 = 1_000_000_000;
 
 thread_local! {
     static OUTBOX: RefCell<Outbox> = RefCell::default();
@@ -45,14 +54,28 @@ pub(super) fn with_outbox<R>(work: impl FnOnce(&mut Outbox) -> R) -> R {
 /// The RoCEv2 port of a process, opened when something first needs it.
 #[derive(Debug, Default)]
 pub struct Port {
-    endpoint: OnceLock<Endpoint>,
+    door: OnceLock<Door>,
     opening: Lock<()>,
     batch: Lock<RxBatch>,
     flows: RwLock<HashMap<u32, Arc<Flow>>>,
+    share: Share,
     /// Flows, for a look without the lock.
     connections: AtomicU32,
-    /// Polls since the last datagram.
+    /// Polls since the last datagram,
     polls: AtomicU32,
+    /// and since the last one that another process brought.
+    inbox_polls: AtomicU32,
+    /// When a packet last came, and when the port was bound.
+    heard: AtomicU64,
+    bound: AtomicU64,
+}
+
+/// An open port.
+#[derive(Debug)]
+struct Door {
+    endpoint: Endpoint,
+    /// The socket, and what brings the packets that other processes get for us.
+    set: Epoll,
 }
 
 impl Port {
@@ -61,23 +84,33 @@ impl Port {
         Self::default()
     }
 
-    /// Opens the port, if it is not open yet.
+    /// Opens the port, if it is not open yet, to packets for `qp`.
     ///
     /// # Errors
-    /// EADDRINUSE when another process or the kernel's soft-RoCE has it, and what else the kernel answers.
-    pub fn open(&self, engine: &Engine) -> Result<(), Errno> {
+    /// EADDRINUSE when the kernel's soft-RoCE or another program has it, and what else the kernel answers.
+    pub fn open(&self, qp: &Qp) -> Result<(), Errno> {
         let _one = self.opening.lock();
-        if self.endpoint.get().is_none() {
-            let endpoint = Endpoint::open()?;
-            engine.add(endpoint.as_fd(), UDP_TOKEN)?;
-            let _ = self.endpoint.set(endpoint);
+        if self.door.get().is_none() {
+            let door = Door { endpoint: Endpoint::open()?, set: Epoll::new()? };
+            door.set.add(door.endpoint.as_fd(), epoll::IN, 0)?;
+            qp.node.engine.add(door.set.as_fd(), UDP_TOKEN)?;
+            self.bound.store(clock::now_ns(), Ordering::Relaxed);
+            let _ = self.door.set(door);
         }
-        Ok(())
+        match self.door.get() {
+            Some(door) => self.share.open_inbox(&door.set, qp.num.slot()),
+            None => Err(Errno::EADDRINUSE),
+        }
     }
 
     /// Readable when packets wait; `None` while the port is closed.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.endpoint.get().map(Endpoint::as_fd)
+        self.door.get().map(|door| door.set.as_fd())
+    }
+
+    /// Packets for other processes come in here: they must not wait until this one polls.
+    pub fn serves_others(&self) -> bool {
+        self.share.serves_others()
     }
 
     /// Connects a QP that moves to RTR to a peer on another host.
@@ -107,7 +140,7 @@ impl Port {
                 largest_fitting(carries, dst.is_ipv6()).bytes()
             )));
         }
-        self.open(&qp.node.engine).inspect_err(|e| {
+        self.open(qp).inspect_err(|e| {
             refuse(format_args!(
                 "ah_attr: {dst} is on another host and UDP port 4791 is not to be had: {e:?}"
             ));
@@ -122,7 +155,7 @@ impl Port {
 
     /// The QP is reset or destroyed.
     pub fn disconnect(&self, qp: &Qp) {
-        if self.endpoint.get().is_some() {
+        if self.door.get().is_some() {
             let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
             flows.remove(&qp.num.0);
             self.connections.store(flows.len() as u32, Ordering::Relaxed);
@@ -131,66 +164,80 @@ impl Port {
 
     /// Sends datagrams; while the port is closed they are lost.
     pub(super) fn send(&self, path: &Path, out: &mut Outbox) {
-        match self.endpoint.get() {
-            Some(endpoint) if !out.is_empty() => endpoint.send(path, out),
+        match self.door.get() {
+            Some(door) if !out.is_empty() => door.endpoint.send(path, out),
             _ => out.clear(),
         }
     }
 
     /// The kernel would take a burst of packets.
     pub(super) fn has_room(&self) -> bool {
-        self.endpoint.get().is_none_or(|endpoint| endpoint.has_room())
+        self.door.get().is_none_or(|door| door.endpoint.has_room())
     }
 
     /// Takes packets that have arrived, without waiting; true if there were any. Called with no lock held.
     #[inline]
     pub fn poll(&self, node: &Node) -> bool {
-        let Some(endpoint) = self.endpoint.get() else { return false };
+        let Some(door) = self.door.get() else { return false };
         // A lost count does no harm; a locked instruction in every poll would.
-        let polls = self.polls.load(Ordering::Relaxed);
-        self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+        let count = |polls: &AtomicU32| {
+            let n = polls.load(Ordering::Relaxed);
+            polls.store(n.wrapping_add(1), Ordering::Relaxed);
+            n
+        };
+        let (polls, inbox_polls) = (count(&self.polls), count(&self.inbox_polls));
         let quiet = self.connections.load(Ordering::Relaxed) == 0;
         if quiet && polls >= LIVELY && !polls.is_multiple_of(RARELY) {
             return false;
         }
-        self.receive(node, endpoint)
+        self.receive(node, door, inbox_polls < LIVELY || inbox_polls.is_multiple_of(SELDOM))
     }
 
-    /// The socket is readable.
+    /// The socket or an inbox is readable.
     pub fn readable(&self, node: &Node) {
-        if let Some(endpoint) = self.endpoint.get() {
-            self.receive(node, endpoint);
+        if let Some(door) = self.door.get() {
+            self.receive(node, door, true);
         }
     }
 
     /// Takes what has arrived, after whoever is at it already. Called with no lock held.
     pub(super) fn take_waiting(&self, node: &Node) {
-        if let Some(endpoint) = self.endpoint.get() {
-            self.receive_into(node, endpoint, &mut self.batch.lock());
+        if let Some(door) = self.door.get() {
+            self.receive_into(node, door, &mut self.batch.lock(), true);
         }
     }
 
-    fn receive(&self, node: &Node, endpoint: &Endpoint) -> bool {
-        // Another thread is at it already.
-        let Some(mut rx) = self.batch.try_lock() else { return false };
-        self.receive_into(node, endpoint, &mut rx)
+    /// A peer does not answer. Whoever gets our packets may be stopped: after some silence this process takes its place,
+    /// and passes on what is not its own. Called with no lock held.
+    pub(super) fn suspect(&self, node: &Node, now: u64) {
+        let Some(door) = self.door.get() else { return };
+        let mut rx = self.batch.lock();
+        let since = |when: &AtomicU64| now.saturating_sub(when.load(Ordering::Relaxed));
+        if since(&self.heard) < SILENCE || since(&self.bound) < RENEWALS {
+            return;
+        }
+        self.bound.store(now, Ordering::Relaxed);
+        self.receive_into(node, door, &mut rx, true);
+        if door.endpoint.renew().is_ok() {
+            let _ = door.set.add(door.endpoint.as_fd(), epoll::IN, 0);
+        }
     }
 
-    fn receive_into(&self, node: &Node, endpoint: &Endpoint, rx: &mut RxBatch) -> bool {
+    fn receive(&self, node: &Node, door: &Door, inbox: bool) -> bool {
+        // Another thread is at it already.
+        let Some(mut rx) = self.batch.try_lock() else { return false };
+        self.receive_into(node, door, &mut rx, inbox)
+    }
+
+    fn receive_into(&self, node: &Node, door: &Door, rx: &mut RxBatch, inbox: bool) -> bool {
         let mut any = false;
         for _ in 0..ROUNDS {
-            let n = endpoint.receive(rx);
+            let n = door.endpoint.receive(rx);
             if n == 0 {
                 break;
             }
             any = true;
-            let mut touched: Vec<(Arc<Qp>, Arc<Flow>)> = Vec::new();
-            for received in (0..n).filter_map(|i| rx.get(i)) {
-                self.take(node, &received, &mut touched);
-            }
-            for (qp, flow) in &touched {
-                flow.answer(qp);
-            }
+            self.serve(node, (0..n).filter_map(|i| rx.get(i)), true);
             if n < batch::RX_BATCH {
                 break;
             }
@@ -198,28 +245,57 @@ impl Port {
         if any {
             self.polls.store(0, Ordering::Relaxed);
         }
+        if inbox && self.share.receive(&door.set, |packets| self.serve(node, packets, false)) {
+            any = true;
+            self.inbox_polls.store(0, Ordering::Relaxed);
+            self.polls.store(0, Ordering::Relaxed);
+        }
+        if any {
+            self.heard.store(clock::now_ns(), Ordering::Relaxed);
+        }
         any
     }
 
-    fn take(&self, node: &Node, received: &Received<'_>, touched: &mut Vec<(Arc<Qp>, Arc<Flow>)>) {
+    /// Takes packets in order, and answers. `pass`: those for other processes go on to them.
+    fn serve<'a>(&self, node: &Node, packets: impl Iterator<Item = Received<'a>>, pass: bool) {
+        let mut touched: Vec<(Arc<Qp>, Arc<Flow>)> = Vec::new();
+        let mut passed = false;
+        for received in packets {
+            let Ok(to) = BthView::new_checked(received.datagram).map(|view| view.dest_qpn()) else {
+                continue;
+            };
+            let known = touched.iter().find(|t| t.0.num == to).map(|t| t.0.clone()).or_else(|| node.qp(to));
+            match known {
+                Some(qp) => self.take(&received, &qp, &mut touched),
+                None if pass && slot::SLOTS.contains(&to.slot()) && !node.owns_slot(to.slot()) => {
+                    self.share.put(to.slot(), &received);
+                    passed = true;
+                }
+                None => {}
+            }
+        }
+        for (qp, flow) in &touched {
+            flow.answer(qp);
+        }
+        if passed && self.share.flush() {
+            node.engine.heed(node);
+        }
+    }
+
+    fn take(&self, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Vec<(Arc<Qp>, Arc<Flow>)>) {
         if icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad {
             return;
         }
         let Ok((packet, payload)) = Packet::parse(received.datagram) else { return };
         let payload = &received.datagram[payload];
-        let to = packet.bth.dest_qpn;
-        let Some(qp) = touched.iter().find(|t| t.0.num == to).map(|t| t.0.clone()).or_else(|| node.qp(to))
-        else {
-            return;
-        };
         if let Some(deth) = packet.deth {
-            return take_datagram(&qp, received, &packet, deth, payload);
+            return take_datagram(qp, received, &packet, deth, payload);
         }
-        let flow = match touched.iter().find(|t| t.0.num == to) {
+        let flow = match touched.iter().find(|t| t.0.num == qp.num) {
             Some((_, flow)) => flow.clone(),
             None => {
                 let flows = self.flows.read().unwrap_or_else(|e| e.into_inner());
-                let Some(flow) = flows.get(&to.0).cloned() else { return };
+                let Some(flow) = flows.get(&qp.num.0).cloned() else { return };
                 drop(flows);
                 touched.push((qp.clone(), flow.clone()));
                 flow
@@ -227,7 +303,7 @@ impl Port {
         };
         // A connection is between two addresses.
         if received.ip.src == flow.path().dst {
-            flow.receive(&qp, &packet, payload);
+            flow.receive(qp, &packet, payload);
         }
     }
 }

@@ -158,20 +158,23 @@ impl Requester {
         more
     }
 
-    /// What was waited for at `deadline` did not come; `transmit` then goes on.
-    pub fn timeout(&mut self, now: u64, side: &mut impl SendSide) {
-        match self.timing.expired(now) {
+    /// What was waited for at `deadline` did not come; `transmit` then goes on. True when that was a local ACK timeout.
+    pub fn timeout(&mut self, now: u64, side: &mut impl SendSide) -> bool {
+        let expired = self.timing.expired(now);
+        match expired {
             Some(Expired::Timeout) if self.retries == 0 => {
-                return self.fail_oldest(side, WcStatus::RetryExcErr);
+                self.fail_oldest(side, WcStatus::RetryExcErr);
+                return true;
             }
             Some(Expired::Timeout) => self.retries -= 1,
             Some(Expired::Probe) => {}
-            Some(Expired::Rnr) | None => return,
+            Some(Expired::Rnr) | None => return false,
         }
         // One packet first: its answer tells what else is missing.
         self.window = 1;
         self.lost_at = None;
         self.go_back(now, self.una());
+        expired == Some(Expired::Timeout)
     }
 
     /// Gives the next request its packet numbers; breaks when there is none, or it has to wait.

@@ -1,0 +1,112 @@
+//! One RoCEv2 port for many processes: several on both hosts, of two users, and `kill -9` of those that get the packets.
+use std::time::Duration;
+
+use super::netns::{Net, SERVER};
+use crate::{
+    pingpong::Run,
+    place::{Place, User, Via},
+    report::{Ctx, Trial},
+    run::{self, Child},
+};
+
+pub const TRIALS: &[Trial] =
+    &[Trial { name: "one-port", limit: Duration::from_secs(240), run: many_processes }];
+
+/// Pairs of one round; the last ones survive.
+const PAIRS: usize = 5;
+/// How long a survivor may hear nothing when a process is killed, microseconds.
+const GAP: u64 = 200_000;
+/// Rounds until one keeps within that; a busy machine may take longer than the library does.
+const TRIES: usize = 3;
+
+struct Pair {
+    name: String,
+    server: Child,
+    client: Child,
+}
+
+fn many_processes(ctx: &mut Ctx<'_>) {
+    if !run::is_root() {
+        return ctx.skip("two namespaces", "needs root");
+    }
+    let net = match Net::new() {
+        Ok(net) => net,
+        Err(why) => return ctx.check("making two namespaces", Err(why)),
+    };
+    let folder = ctx.stage.public.path().to_path_buf();
+    let place = |side: usize, user| {
+        Place::new(&folder, Via::Path, user)
+            .inside(&["ip", "netns", "exec", &net.names[side]])
+            .with_env("ANYVERBS_SOFT", "1")
+    };
+    let mut worst = Vec::new();
+    for _ in 0..TRIES {
+        match round(&place) {
+            Err(why) => return ctx.check("traffic while processes come and are killed", Err(why)),
+            Ok(gap) => worst.push(gap),
+        }
+        if worst.last().is_some_and(|gap| *gap <= GAP) {
+            break;
+        }
+    }
+    println!("  longest silence of a survivor: {worst:?} us");
+    ctx.check("traffic while processes come and are killed", Ok(()));
+    let best = worst.iter().min().copied().unwrap_or(u64::MAX);
+    let result = if best <= GAP { Ok(()) } else { Err(format!("{worst:?} us")) };
+    ctx.check("survivors go on within 200 ms", result);
+    let (me, nobody) = (place(0, User::Me), place(1, User::Nobody));
+    for (server, client) in [(&me, &nobody), (&nobody, &me)] {
+        // What the killed have left behind disturbs nobody.
+        let run = Run::new("ibv_rc_pingpong", server, client, "-g 0 -c");
+        let to = if std::ptr::eq(server, &me) { SERVER } else { super::netns::CLIENT };
+        ctx.check(format!("ibv_rc_pingpong afterwards, to {to}"), run.to(to).good().map(drop));
+    }
+}
+
+/// Starts pairs one after the other, kills one end of each but the last two, youngest process first and last; the longest
+/// silence that a survivor saw.
+fn round(place: &dyn Fn(usize, User) -> Place) -> Result<u64, String> {
+    let mut pairs = Vec::new();
+    for i in 0..PAIRS {
+        let user = |odd: usize| if i % 2 == odd { User::Me } else { User::Nobody };
+        let how = if i % 2 == 0 { "events" } else { "poll" };
+        pairs.push(start(&format!("pair {i}"), place, [user(0), user(1)], how)?);
+    }
+    // Survivors are the first and the third; the youngest owner of the port dies first.
+    for victim in [4, 3, 1] {
+        pairs[victim].server.kill();
+        pairs[victim].client.kill();
+        // Newcomers take the port over, and are killed too.
+        let mut brief = start("newcomer", place, [User::Me, User::Nobody], "events")?;
+        brief.server.kill();
+        brief.client.kill();
+        if !brief.server.ended(Duration::from_secs(5)) {
+            return Err("a killed process lives".into());
+        }
+    }
+    let mut worst = 0;
+    for (i, pair) in pairs.into_iter().enumerate().filter(|(i, _)| [0, 2].contains(i)) {
+        let client = pair.client.finish(Duration::from_secs(40));
+        let server = pair.server.finish(Duration::from_secs(10));
+        if !client.ok() || !server.ok() {
+            return Err(format!("{} ({i}): server: {server}\n    client: {client}", pair.name));
+        }
+        let gap = client.out.split("longest gap ").nth(1).and_then(|s| s.split(' ').next()?.parse().ok());
+        worst = worst.max(gap.ok_or_else(|| client.to_string())?);
+    }
+    Ok(worst)
+}
+
+fn start(
+    name: &str,
+    place: &dyn Fn(usize, User) -> Place,
+    users: [User; 2],
+    how: &str,
+) -> Result<Pair, String> {
+    let port = run::port().to_string();
+    let args = |role| [role, SERVER, &port, how, "6000"];
+    let server = run::spawn(place(0, users[0]).command("/steady", args("server")))?;
+    let mut client = run::spawn(place(1, users[1]).command("/steady", args("client")))?;
+    client.says("running", Duration::from_secs(20)).map_err(|why| format!("{name}: {why}"))?;
+    Ok(Pair { name: name.to_string(), server, client })
+}
