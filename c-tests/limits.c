@@ -20,7 +20,9 @@
 int main(void)
 {
     struct ibv_srq_init_attr srq = {.attr = {.max_wr = 1, .max_sge = 1}};
+    struct ibv_qp_init_attr qp = {.qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 1, .max_recv_wr = 1}};
     struct ibv_context *context;
+    struct ibv_cq *cq;
     struct ibv_device_attr attr;
     struct ibv_ah_attr address;
     union ibv_gid gid;
@@ -38,6 +40,10 @@ int main(void)
     MANY("CQs", attr.max_cq, ibv_create_cq(context, 1, NULL, NULL, 0), ibv_destroy_cq);
     MANY("SRQs", attr.max_srq, ibv_create_srq(pd, &srq), ibv_destroy_srq);
     MANY("MRs", attr.max_mr, ibv_reg_mr(pd, &byte, 1, 0), ibv_dereg_mr);
+    MANY("MWs", attr.max_mw, ibv_alloc_mw(pd, IBV_MW_TYPE_2), ibv_dealloc_mw);
+    qp.send_cq = qp.recv_cq = cq = NEED(ibv_create_cq(context, 1, NULL, NULL, 0));
+    MANY("QPs", attr.max_qp, ibv_create_qp(pd, &qp), ibv_destroy_qp);
+    ZERO(ibv_destroy_cq(cq));
     address = ah_to(&gid);
     MANY("AHs", attr.max_ah, ibv_create_ah(pd, &address), ibv_destroy_ah);
     ZERO(ibv_dealloc_pd(pd));

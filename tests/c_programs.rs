@@ -21,7 +21,7 @@ macro_rules! programs {
 }
 
 programs! {
-    access_errors atomics big cq_ex device_memory events forks import inline_sge lid lifecycle limits moderation multicast open_qp open_qp_processes overrun
+    access_errors atomics big cq_ex device_memory events forks import inline_sge lid lifecycle limits limits_sizes moderation multicast open_qp open_qp_processes overrun
     parent_domain posting queue_events qp_states query rc_loopback regions shortage srq threads ud_grh windows xrc xrc_processes
 }
 
@@ -42,6 +42,11 @@ pairs! { messages rdma_read read_asleep rdma_write remote_errors windows_remote 
 #[test]
 fn buffers() {
     run_alone("buffers", &our_build("buffers"));
+}
+
+#[test]
+fn comp_cntr() {
+    run_alone("comp_cntr", &our_build("comp_cntr"));
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub struct Census {
     pub srqs: Count,
     #[allow(missing_docs)]
     pub ahs: Count,
+    #[allow(missing_docs)]
+    pub comp_cntrs: Count,
 }
 
 /// Objects of one kind.

@@ -41,8 +41,12 @@ pub mod limits {
     pub const MAX_MCAST_GRP: u32 = 8192;
     /// QPs of a process in one multicast group.
     pub const MAX_MCAST_QP_ATTACH: u32 = 256;
+    /// QPs of a process in groups, each counted once for each group.
+    pub const MAX_TOTAL_MCAST_QP_ATTACH: u32 = 65536;
     /// Bytes of device memory.
     pub const MAX_DM_SIZE: u64 = 16 << 20;
+    /// Completion counters.
+    pub const MAX_COMP_CNTR: u32 = 65536;
     /// Partition keys: the default one.
     pub const MAX_PKEYS: u16 = 1;
 }
@@ -148,7 +152,7 @@ impl Device {
         a.atomic_cap = IBV_ATOMIC_HCA as _;
         a.max_mcast_grp = MAX_MCAST_GRP as _;
         a.max_mcast_qp_attach = MAX_MCAST_QP_ATTACH as _;
-        a.max_total_mcast_qp_attach = (MAX_MCAST_GRP * MAX_MCAST_QP_ATTACH) as _;
+        a.max_total_mcast_qp_attach = MAX_TOTAL_MCAST_QP_ATTACH as _;
         a.max_ah = MAX_AH as _;
         a.max_srq = MAX_SRQ as _;
         a.max_srq_wr = MAX_SRQ_WR as _;

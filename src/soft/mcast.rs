@@ -49,6 +49,12 @@ impl Groups {
         if members.len() >= limits::MAX_MCAST_QP_ATTACH as usize {
             return Err(full("the group has all the QPs that it may have", limits::MAX_MCAST_QP_ATTACH));
         }
+        if self.attachments.load(Ordering::Acquire) >= limits::MAX_TOTAL_MCAST_QP_ATTACH {
+            if members.is_empty() {
+                groups.remove(&group);
+            }
+            return Err(full("no more QPs may be in groups", limits::MAX_TOTAL_MCAST_QP_ATTACH));
+        }
         members.push(Member { qp: qp.clone(), lid });
         qp.attached.fetch_add(1, Ordering::AcqRel);
         self.attachments.fetch_add(1, Ordering::AcqRel);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod counters;
 mod payload;
 mod reason;
 pub mod recvq;
@@ -82,6 +83,8 @@ pub struct Shown {
     pub peer_qpn: Qpn,
     #[allow(missing_docs)]
     pub path: Path,
+    /// Operations of the peer are counted, so that it must not carry them out unseen.
+    pub counts_remote: bool,
     /// It is being destroyed: nothing is shown any more.
     pub withdrawn: bool,
 }
@@ -144,6 +147,7 @@ impl Qp {
                 max_dest_rd_atomic: 0,
                 peer_qpn: Qpn(0),
                 path: Path::None,
+                counts_remote: false,
                 withdrawn: false,
             }),
             xrc_domain,

@@ -1,6 +1,7 @@
 //! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
 use std::sync::Arc;
 
+use super::counters::Attached;
 use super::sendq::SendQueue;
 use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe};
@@ -19,6 +20,8 @@ pub struct Requester {
     pub queue: SendQueue,
     cq: Option<Arc<Cq>>,
     sig_all: bool,
+    /// What counts its completions.
+    pub counters: Option<Arc<Attached>>,
     /// How messages reach the peer; UD asks each request's address handle instead.
     pub path: Path,
     /// XRC: the oldest request is on its way, or partly so, to an SRQ of this process instead; alone.
@@ -73,6 +76,7 @@ impl Requester {
             queue,
             cq,
             sig_all,
+            counters: None,
             path: Path::None,
             foreign: None,
             stalled: None,
@@ -415,7 +419,8 @@ impl Requester {
         let open_answer = begun && wqe.wants_answer() && !wqe.answered;
         wqe.reported = signaled || status != WcStatus::Success;
         let reported = wqe.reported;
-        let mut cqe = Cqe::new(wqe.wr_id, qp.num, completion_of(wqe.opcode), status);
+        let opcode = wqe.opcode;
+        let mut cqe = Cqe::new(wqe.wr_id, qp.num, completion_of(opcode), status);
         cqe.byte_len = wqe.length;
         if open_answer {
             self.rd_atomic = self.rd_atomic.saturating_sub(1);
@@ -423,6 +428,9 @@ impl Requester {
         self.foreign = None;
         self.queue.tail = at + 1;
         self.queue.next = self.queue.next.max(at + 1);
+        if self.counters.is_some() {
+            self.count(opcode, status, cqe.byte_len);
+        }
         if reported {
             let lost = self.cq.as_ref().is_some_and(|cq| cq.push(cqe, false).is_err());
             if lost && status == WcStatus::Success {

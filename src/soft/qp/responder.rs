@@ -3,6 +3,7 @@ mod effects;
 
 use std::sync::Arc;
 
+use super::counters::Attached;
 use super::recvq::{RecvQueue, Taken};
 use super::{Nak, Qp, reason};
 use crate::soft::ah;
@@ -62,6 +63,8 @@ pub struct Responder {
     queue: Option<RecvQueue>,
     srq: Option<Arc<Srq>>,
     cq: Option<Arc<Cq>>,
+    /// What counts its completions, and the peer's operations.
+    pub counters: Option<Arc<Attached>>,
     /// Remote access that the QP allows (`IBV_QP_ACCESS_FLAGS`).
     pub access: Access,
     /// The QP whose requests are heard (connected QPs).
@@ -108,6 +111,7 @@ impl Responder {
             queue,
             srq,
             cq,
+            counters: None,
             access: Access::empty(),
             peer: Qpn(0),
             psn: Psn::new(0),
@@ -294,6 +298,9 @@ impl Responder {
             return self.refuse_any(qp, WcStatus::RemInvReqErr, Nak::InvalidRequest);
         }
         if write && ending.imm.is_none() {
+            if self.counters.is_some() {
+                self.count_remote(request.op, WcStatus::Success, current.placed);
+            }
             self.current = None;
             return Ok(());
         }
@@ -301,6 +308,9 @@ impl Responder {
             self.take_open(qp)?;
         }
         let placed = self.current.as_ref().map_or(0, |c| c.placed);
+        if write && self.counters.is_some() {
+            self.count_remote(request.op, WcStatus::Success, placed);
+        }
         let opcode = if write { WcOpcode::RecvWithImm } else { WcOpcode::Recv };
         let mut cqe = Cqe::new(self.taken.wr_id, qp.num, opcode, WcStatus::Success);
         cqe.byte_len = placed as u32;
@@ -357,6 +367,9 @@ impl Responder {
         let need = Access::REMOTE_READ;
         if n > 0 && self.named(qp, request, n, need).is_err() {
             return self.refuse_request(qp, request, Nak::RemoteAccess);
+        }
+        if self.counters.is_some() {
+            self.count_remote(request.op, WcStatus::Success, n);
         }
         Ok(())
     }
@@ -534,6 +547,9 @@ impl Responder {
     }
 
     fn push_for(&self, srq: Option<&Arc<Srq>>, cqe: Cqe, solicited: bool) -> bool {
+        if self.counters.is_some() {
+            self.count_receive(cqe.status, cqe.byte_len);
+        }
         let xrc = srq.and_then(|s| s.xrc.as_ref());
         match xrc.map(|x| &x.cq).or(self.cq.as_ref()) {
             Some(cq) => cq.push(cqe, solicited).is_ok(),
@@ -567,6 +583,9 @@ impl Responder {
     /// Refuses a request that has taken a receive request.
     #[cold]
     fn refuse_taken<T>(&mut self, qp: &Qp, status: WcStatus, nak: Nak) -> Result<T, Nak> {
+        if let Some(current) = &self.current {
+            self.count_remote(current.request.op, status, 0);
+        }
         let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, status);
         self.push(cqe, true);
         if let Some(current) = &mut self.current {
@@ -588,6 +607,7 @@ impl Responder {
             let (access, pd) = (self.access, self.pd_of_current(qp));
             let reason = reason::Remote { qp, pd, access, request: &current.request, nak };
             explain(format_args!("{reason}"));
+            self.count_remote(current.request.op, nak.status(), 0);
         }
         self.current = None;
         if qp.is_reliable() {

@@ -240,7 +240,7 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
 
 /// What urxe has; all else says EOPNOTSUPP by the default table.
 static OPS: verbs_context_ops = {
-    use super::{address, domains, handles, import, memory, post, qp, queues, window};
+    use super::{address, counters, domains, handles, import, memory, post, qp, queues, window};
     verbs_context_ops {
         alloc_parent_domain: Some(domains::alloc_parent_domain),
         alloc_td: Some(domains::alloc_td),
@@ -263,6 +263,16 @@ static OPS: verbs_context_ops = {
         bind_mw: Some(window::bind_mw),
         close_xrcd: Some(address::close_xrcd),
         create_ah: Some(address::create_ah),
+        create_comp_cntr: Some(counters::create_comp_cntr),
+        destroy_comp_cntr: Some(counters::destroy_comp_cntr),
+        inc_comp_cntr: Some(counters::inc_comp_cntr),
+        inc_err_comp_cntr: Some(counters::inc_err_comp_cntr),
+        qp_attach_comp_cntr: Some(counters::qp_attach_comp_cntr),
+        query_comp_cntr_caps: Some(counters::query_comp_cntr_caps),
+        read_comp_cntr: Some(counters::read_comp_cntr),
+        read_err_comp_cntr: Some(counters::read_err_comp_cntr),
+        set_comp_cntr: Some(counters::set_comp_cntr),
+        set_err_comp_cntr: Some(counters::set_err_comp_cntr),
         create_cq: Some(queues::create_cq),
         create_cq_ex: Some(queues::create_cq_ex),
         create_qp: Some(qp::create_qp),

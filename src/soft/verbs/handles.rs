@@ -53,6 +53,7 @@ pub(super) fn retire(node: &'static Node, qp: &Arc<Qp>) {
         sq.reset();
         rq.reset(qp);
         qp.set_state(QpState::Reset);
+        (sq.counters, rq.counters) = (None, None);
         sq.queue = SendQueue::none();
         rq.drop_queue();
     }

@@ -3,6 +3,7 @@
 mod address;
 mod attributes;
 mod context;
+mod counters;
 pub mod desk;
 mod domains;
 mod extended;
@@ -29,6 +30,7 @@ use super::cq::{Batch, Cq, Cqe};
 use super::device::MAX_DEVICES;
 use super::mem::{Dm, Pd};
 use super::node::Node;
+use super::qp::counters::CompCounter;
 use super::srq::Srq;
 use crate::abi::*;
 use crate::sys::lock::Lock;
@@ -107,6 +109,13 @@ struct AhObject {
     c: ibv_ah,
     ah: Arc<Ah>,
     pd: Pd,
+    _ticket: Ticket,
+}
+
+#[repr(C)]
+struct CounterObject {
+    c: ibv_comp_cntr,
+    counter: Arc<CompCounter>,
     _ticket: Ticket,
 }
 

@@ -287,6 +287,9 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
             return libc::EBUSY;
         }
         let context = context((*c).context);
+        if qp.kind == QpType::XrcRecv {
+            context.node.desk.catch_up(context.node);
+        }
         forget_events(&*whole, context);
         if qp.handles.fetch_sub(1, Ordering::AcqRel) > 1 {
             // Other handles go on with it.

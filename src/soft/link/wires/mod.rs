@@ -558,6 +558,9 @@ impl Shown {
         if self.max_dest_rd_atomic == 0 {
             access.remove(Access::REMOTE_READ);
         }
+        if self.counts_remote {
+            access.remove(Access::REMOTE_READ | Access::REMOTE_WRITE);
+        }
         let peer_nonce = match &self.path {
             Path::Shm(wire, _) => wire.peer.nonce().unwrap_or(0),
             _ => 0,

@@ -99,6 +99,12 @@ impl Desk {
         }
     }
 
+    /// Handles what guests have said by now: those that are gone no longer count.
+    pub fn catch_up(&self, node: &'static Node) {
+        let tokens: Vec<u64> = self.guests.lock().keys().copied().collect();
+        tokens.into_iter().for_each(|token| self.event(node, token));
+    }
+
     fn accept(&self, node: &Node, token: u64) {
         let places = self.places.lock();
         let Some((.., listener)) = places.iter().find(|(_, known, _)| *known == token) else { return };
