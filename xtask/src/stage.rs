@@ -65,6 +65,7 @@ pub fn stage() -> Result<Stage, String> {
     for (folder, prefix) in folders {
         programs(&format!("c-tests/{folder}"), prefix, &lib, &bin)?;
     }
+    compile(&c_files("tests/conformance")?, &bin.join("conformance"), &lib)?;
     let public = publish(&lib, &bin).map_err(|e| format!("copying the library for other users: {e}"))?;
     Ok(Stage { lib, public })
 }
@@ -120,6 +121,15 @@ fn replace(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
 /// Compiles each C file of `folder` into a program in `bin`, its name after `prefix`, against our headers and our library.
 fn programs(folder: &str, prefix: &str, lib: &Path, bin: &Path) -> Result<(), String> {
     fs::create_dir_all(bin).map_err(|e| format!("{}: {e}", bin.display()))?;
+    for source in c_files(folder)? {
+        let name = format!("{prefix}{}", source.file_stem().expect("a C file has a name").display());
+        compile(&[source], &bin.join(name), lib)?;
+    }
+    Ok(())
+}
+
+/// The C files of a folder of the workspace, sorted.
+fn c_files(folder: &str) -> Result<Vec<PathBuf>, String> {
     let folder = root().join(folder);
     let mut sources: Vec<PathBuf> = fs::read_dir(&folder)
         .map_err(|e| format!("{}: {e}", folder.display()))?
@@ -127,15 +137,16 @@ fn programs(folder: &str, prefix: &str, lib: &Path, bin: &Path) -> Result<(), St
         .filter(|path| path.extension().is_some_and(|ext| ext == "c"))
         .collect();
     sources.sort();
-    for source in sources {
-        let name = format!("{prefix}{}", source.file_stem().expect("a C file has a name").display());
-        let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"]);
-        cc.arg(bin.join(name)).arg(&source);
-        cc.arg("-I").arg(root().join("include")).arg("-L").arg(lib).args(["-libverbs"]);
-        run::run(cc, Duration::from_secs(120))?.success()?;
-    }
-    Ok(())
+    Ok(sources)
+}
+
+/// Compiles C files into one program.
+fn compile(sources: &[PathBuf], program: &Path, lib: &Path) -> Result<(), String> {
+    let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"]);
+    cc.arg(program).args(sources);
+    cc.arg("-I").arg(root().join("include")).arg("-L").arg(lib).args(["-libverbs"]);
+    run::run(cc, Duration::from_secs(120))?.success().map(drop)
 }
 
 fn publish(lib: &Path, bin: &Path) -> io::Result<Public> {

@@ -64,6 +64,11 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
         }
         Err(Trouble::Here(status)) => sq.doom(qp, at, status),
         Err(_) if !qp.is_reliable() => {
+            // A request that is bad in itself fails also where nobody hears it.
+            if let Err(status) = sq.gather_nothing(qp, at) {
+                sq.doom(qp, at, status);
+                return false;
+            }
             sq.begun(at);
             sq.complete_oldest_with(qp, WcStatus::Success);
             return true;
@@ -109,6 +114,10 @@ fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {
             sq.scatter(qp, at, 0, Run::of(&before.to_ne_bytes()))?;
         }
         _ => {
+            if rq.srq().is_some() || peer.kind == QpType::XrcRecv {
+                // A receive of an SRQ must not be taken for a message that fails here.
+                sq.gather_nothing(qp, at)?;
+            }
             rq.begin(peer, request)?;
             sq.pieces::<Trouble>(qp, at, 0, wqe.length, |run| Ok(rq.place(peer, run)?))
                 .inspect_err(|_| rq.abandon())?;

@@ -591,12 +591,9 @@ impl Responder {
         if let Some(current) = &mut self.current {
             current.has_taken = false;
         }
-        if qp.kind == QpType::Ud {
-            self.current = None;
-            return Err(nak);
-        }
         self.current = None;
-        qp.fail_from_responder(self, Some(EventType::QpFatal));
+        // Of every type of QP (IBA 10.3.1). The completion tells of it: events are for errors that none tells (IBA 11.6.3.2).
+        qp.fail_from_responder(self, None);
         Err(nak)
     }
 

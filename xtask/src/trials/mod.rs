@@ -9,6 +9,7 @@ use crate::{
 
 mod behaviour;
 mod bulk;
+mod conformance;
 mod guest;
 mod hostile;
 mod idle;
@@ -47,6 +48,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         port::TRIALS,
         netns::TRIALS,
         behaviour::TRIALS,
+        conformance::TRIALS,
         perftest::TRIALS,
         qperf::TRIALS,
         guest::TRIALS,

@@ -75,10 +75,12 @@ fn netns(ctx: &mut Ctx<'_>) {
 
 /// Two namespaces with one veth pair between them, removed when dropped.
 pub struct Net {
+    /// For `ip netns exec`; the first has the address [`SERVER`].
     pub names: [String; 2],
 }
 
 impl Net {
+    /// Makes them; needs root.
     pub fn new() -> Result<Net, String> {
         let net = Net { names: ["a", "b"].map(|side| format!("anyverbs-{}-{side}", id())) };
         let [a, b] = &net.names;

@@ -1,0 +1,107 @@
+//! Our own conformance suite (tests/conformance) on urxe0: both ends in one process, in two, and between two hosts.
+//!
+//! A difference from what the specification promises must stand in tests/conformance/deviations with its reason.
+use std::{process::Command, time::Duration};
+
+use crate::{
+    place::{Place, User, Via},
+    report::{Ctx, Judge, Trial},
+    run::{self, Outcome},
+    stage::root,
+    trials::{
+        here,
+        netns::{Net, SERVER},
+        nothing_left, traces,
+    },
+};
+
+pub const TRIALS: &[Trial] = &[
+    Trial { name: "conformance", limit: Duration::from_secs(600), run: one_host },
+    Trial { name: "conformance-wire", limit: Duration::from_secs(600), run: two_hosts },
+];
+
+const LIMIT: Duration = Duration::from_secs(290);
+/// The program must not have lost its cases.
+const CASES: usize = 1300;
+
+fn one_host(ctx: &mut Ctx<'_>) {
+    let before = traces();
+    let place = here(ctx);
+    let ring = place.clone().with_env("ANYVERBS_DIRECT", "0");
+    judge(ctx, "one process", run::run(command(&place, &[], &[]), LIMIT), CASES);
+    judge(ctx, "two processes", run::run(command(&place, &["--fork"], &[]), LIMIT), CASES);
+    // What goes directly between processes otherwise; messages of 2 GiB went by ring already as SENDs.
+    let one_sided = ["--fork", "--case", "*/write*", "--case", "*/read/*", "--skip", "*/max-message"];
+    judge(ctx, "two processes, by ring", run::run(command(&ring, &one_sided, &[]), LIMIT), 200);
+    ctx.check("leaves nothing behind", nothing_left(&before));
+}
+
+/// Over UDP. Messages of 2 GiB take minutes there and are left out.
+fn two_hosts(ctx: &mut Ctx<'_>) {
+    if !run::is_root() {
+        return ctx.skip("two namespaces", "needs root");
+    }
+    let net = match Net::new() {
+        Ok(net) => net,
+        Err(why) => return ctx.check("making two namespaces", Err(why)),
+    };
+    let folder = ctx.stage.public.path().to_path_buf();
+    let [passive, active] = net.names.each_ref().map(|name| {
+        Place::new(&folder, Via::Path, User::Me)
+            .inside(&["ip", "netns", "exec", name])
+            .with_env("ANYVERBS_SOFT", "1")
+    });
+    let at = format!("{SERVER}:{}", run::port());
+    let both = || {
+        let server = run::spawn(command(&passive, &["--listen", &at], &[]))?;
+        let more = ["--connect", &at, "--skip", "*/max-message"];
+        let client = run::run(command(&active, &more, &["urxe-wire"]), LIMIT)?;
+        let server = server.finish(if client.code.is_some() { LIMIT } else { Duration::from_secs(2) });
+        if server.ok() { Ok(client) } else { Err(format!("passive end: {server}\n    active end: {client}")) }
+    };
+    judge(ctx, "two hosts", both(), CASES);
+}
+
+/// The program on urxe0 with the deviations that it has on each path, and those of `paths`.
+fn command(place: &Place, args: &[&str], paths: &[&str]) -> Command {
+    let mut words: Vec<String> =
+        ["--device", "urxe0"].into_iter().chain(args.iter().copied()).map(String::from).collect();
+    for name in ["urxe"].iter().chain(paths) {
+        let file = root().join(format!("tests/conformance/deviations/{name}.tsv"));
+        words.extend(["--deviations".to_string(), file.display().to_string()]);
+    }
+    place.command("/conformance", words)
+}
+
+/// A line of the closing table from the lines of the program, and a check for each case that failed.
+fn judge(ctx: &mut Ctx<'_>, name: &str, outcome: Result<Outcome, String>, least: usize) {
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(why) => return ctx.check(name, Err(why)),
+    };
+    let mut verdict = Judge::new(format!("conformance, {name}"));
+    for line in outcome.out.lines() {
+        if line.starts_with("pass ") {
+            verdict.passed += 1;
+        } else if line.starts_with("deviates ") {
+            verdict.skip("deviates as listed");
+        } else if let Some((_, why)) = line.strip_prefix("skip ").and_then(|rest| rest.split_once(": ")) {
+            // urxe0 has all that the cases need.
+            verdict.failed += 1;
+            ctx.check(format!("{name}: {line}"), Err(why.to_string()));
+        } else if let Some(what) = line.strip_prefix("FAIL ") {
+            verdict.failed += 1;
+            let (case, why) = what.split_once(": ").unwrap_or((what, ""));
+            ctx.check(format!("{name}: {case}"), Err(why.to_string()));
+        } else if line.starts_with("seed ") {
+            println!("  {name}: {line}");
+        }
+    }
+    let run = verdict.passed + verdict.failed + verdict.skipped.values().sum::<usize>();
+    let whole = match outcome.out.lines().last() {
+        Some(last) if last.contains(" passed, ") && run >= least => Ok(()),
+        _ => Err(format!("{run} cases, expected {least} at least: {outcome}")),
+    };
+    ctx.check(format!("{name}: {run} cases, {} as specified", verdict.passed), whole);
+    ctx.judge(verdict);
+}
