@@ -198,6 +198,8 @@ struct end {
     unsigned pending[16], pendings;
     unsigned marker_received;
     uint32_t depth;
+    /* Something was not as expected: what else is expected may never come, and is not waited for as long. */
+    int hurried;
     struct report report;
 };
 
@@ -245,8 +247,12 @@ unsigned words_in(const char *list);
 /* Is it one of these, which `|` separates? `*` is anything. */
 int is_one_of(const char *alternatives, const char *got);
 void collect_events(struct end *e, const char *expected);
-/* Waits for anything of `expected` lists, then fills in state and events. */
+/* Waits for what one of the answers says of completions and events, as long as it can still come; then asks for the state. */
 void observe(struct end *e, const struct expected *x);
+/* How long to wait for something, in milliseconds. */
+uint64_t patience(const struct end *e);
+/* Both ends have come here; one that was disappointed makes the other one hurry. */
+void meet_again(struct end *e);
 /* The QP to ERR, then everything that is still due must be flushed, a last request behind it, and nothing else. */
 void flush_rest(struct end *e);
 

@@ -176,6 +176,7 @@ int make_queues(struct end *e, const struct kase *k, int with_srq)
     memset(&e->report, 0, sizeof(e->report));
     e->pendings = 0;
     e->marker_received = 0;
+    e->hurried = 0;
     if (!e->depth)
         e->depth = 64;
     if (k->kind == EVENT) {

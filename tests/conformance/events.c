@@ -7,7 +7,7 @@
 /* Counts the events of the channel: waits for the first ones, as many as expected, then looks for more. */
 static unsigned channel_events(struct end *e, unsigned expected)
 {
-    uint64_t end = now_ms() + (uint64_t)e->wait_ms;
+    uint64_t end = now_ms() + patience(e);
     unsigned n = 0, quiet = 0;
 
     while ((n < expected && now_ms() < end) || (n >= expected && !quiet)) {
@@ -78,13 +78,13 @@ static void overrun(struct end *e, const struct expected *x)
         hear(e->control, &room, sizeof(room));
         for (uint32_t i = 0; i <= room; i++)
             ZERO(post_marker(e, SUBJECT, 0));
-        together(e->control);
+        meet_again(e);
         observe(e, x);
         return;
     }
     room = (uint32_t)e->recv_cq->cqe;
     tell(e->control, &room, sizeof(room));
-    together(e->control);
+    meet_again(e);
     collect_events(e, x->answer[0][PASSIVE].text[A_EVENTS]);
     observe(e, x);
 }
@@ -93,13 +93,13 @@ static void active(struct end *e, const struct expected *x)
 {
     const struct kase *k = e->kase;
 
-    together(e->control);
+    meet_again(e);
     if (k->event == ARM_SEND)
         ZERO(ibv_req_notify_cq(e->send_cq, 0));
     for (unsigned i = 0; i < messages_of(k); i++) {
         send_message(e, i);
-        together(e->control);
-        together(e->control);
+        meet_again(e);
+        meet_again(e);
     }
     if (k->event == ARM_SEND)
         then(e, "", channel_events(e, 1));
@@ -151,11 +151,11 @@ static void passive(struct end *e, const struct expected *x)
         ZERO(ibv_req_notify_cq(e->recv_cq, 0));
     if (k->event >= ARM_SOLICITED_PLAIN && k->event <= ARM_SOLICITED_ERROR)
         ZERO(ibv_req_notify_cq(e->recv_cq, 1));
-    together(e->control);
+    meet_again(e);
     for (unsigned i = 0; i < messages_of(k); i++) {
-        together(e->control);
+        meet_again(e);
         look(e, i);
-        together(e->control);
+        meet_again(e);
     }
     if (k->event == LAST_WQE || k->event == ARM_SOLICITED_ERROR)
         ZERO(attr_to(e, IBV_QPS_ERR));
@@ -185,13 +185,13 @@ void run_event(struct end *e, struct expected *x)
     ZERO(up_to(e, k->event == COMM_EST && e->role == PASSIVE ? IBV_QPS_RTR : IBV_QPS_RTS));
     snprintf(e->report.text[A_POST], ASPECT_SIZE, "0");
     if (k->event == CQ_OVERRUN) {
-        together(e->control);
+        meet_again(e);
         overrun(e, x);
-        together(e->control);
+        meet_again(e);
         return;
     }
     (e->role == ACTIVE ? active : passive)(e, x);
-    together(e->control);
+    meet_again(e);
     flush_rest(e);
-    together(e->control);
+    meet_again(e);
 }

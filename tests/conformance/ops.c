@@ -535,13 +535,13 @@ void run_operation(struct end *e, struct expected *x)
         hear(e->control, &e->peer.window, sizeof(e->peer.window));
         post_subject(e);
         observe(e, x);
-        together(e->control);
+        meet_again(e);
     } else {
         tell(e->control, &e->me.window, sizeof(e->me.window));
-        together(e->control);
+        meet_again(e);
         observe(e, x);
     }
-    together(e->control);
+    meet_again(e);
     look_at_memory(e);
     look_at_window(e);
     together(e->control);

@@ -63,13 +63,13 @@ static void send_in_state(struct end *e, const struct expected *x)
         ZERO(receive_at(e, RECV_MARKER, AT_MARKER, MARKER_LENGTH));
         ZERO(up_to(e, IBV_QPS_RTS));
         snprintf(e->report.text[A_POST], ASPECT_SIZE, "0");
-        together(e->control);
-        together(e->control);
+        meet_again(e);
+        meet_again(e);
         observe(e, x);
         return;
     }
     go_to(e, k->state);
-    together(e->control);
+    meet_again(e);
     snprintf(e->report.text[A_POST], ASPECT_SIZE, "%s", rc_name(post_subject(e)));
     if (k->state == IBV_QPS_SQD) {
         struct ibv_wc wc;
@@ -84,7 +84,7 @@ static void send_in_state(struct end *e, const struct expected *x)
     go_on(e);
     ZERO(post_marker(e, MARKER, 0));
     observe(e, x);
-    together(e->control);
+    meet_again(e);
 }
 
 static void receive_in_state(struct end *e, const struct expected *x)
@@ -95,11 +95,11 @@ static void receive_in_state(struct end *e, const struct expected *x)
     if (e->role == ACTIVE) {
         ZERO(up_to(e, IBV_QPS_RTS));
         snprintf(e->report.text[A_POST], ASPECT_SIZE, "0");
-        together(e->control);
+        meet_again(e);
         if (k->state != IBV_QPS_ERR)
             ZERO(post_marker(e, SUBJECT, 0));
         observe(e, x);
-        together(e->control);
+        meet_again(e);
         return;
     }
     go_to(e, k->state);
@@ -108,8 +108,8 @@ static void receive_in_state(struct end *e, const struct expected *x)
         go_on(e);
     if (k->state == IBV_QPS_RESET && !e->srq)
         ZERO(receive_at(e, RECV_MARKER, AT_MARKER, MARKER_LENGTH));
-    together(e->control);
-    together(e->control);
+    meet_again(e);
+    meet_again(e);
     observe(e, x);
 }
 
@@ -125,7 +125,7 @@ void run_state(struct end *e, struct expected *x)
     }
     fill(e->buffer, BUFFER, own_seed(e, e->role));
     (k->queue == SEND_QUEUE ? send_in_state : receive_in_state)(e, x);
-    together(e->control);
+    meet_again(e);
     flush_rest(e);
-    together(e->control);
+    meet_again(e);
 }
