@@ -1,89 +1,5 @@
-/* Completion counters: what they count within a process and from another one, what cannot be attached, and when. */
-#include "partners.h"
-
-#define OPS 6
-
-static const char *const names[OPS] = {"send", "recv", "read", "remote read", "write", "remote write"};
-
-static struct ibv_comp_cntr *make(struct ibv_context *context, enum ibv_comp_cntr_type type)
-{
-    struct ibv_comp_cntr_init_attr attr = {.type = type};
-
-    return NEED(ibv_create_comp_cntr(context, &attr));
-}
-
-static int attach(struct ibv_qp *qp, struct ibv_comp_cntr *counter, uint32_t ops)
-{
-    struct ibv_qp_attach_comp_cntr_attr attr = {.op_mask = ops};
-
-    return ibv_qp_attach_comp_cntr(qp, counter, &attr);
-}
-
-static uint64_t count(struct ibv_comp_cntr *counter)
-{
-    uint64_t value;
-
-    ZERO(ibv_read_comp_cntr(counter, &value));
-    return value;
-}
-
-static uint64_t failures(struct ibv_comp_cntr *counter)
-{
-    uint64_t value;
-
-    ZERO(ibv_read_err_comp_cntr(counter, &value));
-    return value;
-}
-
-static void show(const char *what, struct ibv_comp_cntr *const *counters)
-{
-    printf("%s:", what);
-    for (int i = 0; i < OPS; i++)
-        printf(" %s %" PRIu64 "/%" PRIu64, names[i], count(counters[i]), failures(counters[i]));
-    printf("\n");
-}
-
-static void all_six(struct side *s, struct ibv_comp_cntr **counters, enum ibv_comp_cntr_type type)
-{
-    for (int i = 0; i < OPS; i++) {
-        counters[i] = make(s->context, type);
-        ZERO(attach(s->qp, counters[i], 1u << i));
-    }
-}
-
-/* Waits until so many operations were counted, by nothing but reading. */
-static void reach(struct ibv_comp_cntr *counter, uint64_t n)
-{
-    uint64_t end = now_ms() + 10000;
-
-    while (count(counter) < n)
-        if (now_ms() > end)
-            die("%" PRIu64 " of %" PRIu64, count(counter), n);
-}
-
-static void unsignaled(struct side *s, enum ibv_wr_opcode opcode, uint32_t length, uint64_t remote, uint32_t rkey)
-{
-    struct ibv_sge sge = sge_of(s, 0, length);
-    struct ibv_send_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = opcode};
-    struct ibv_send_wr *bad;
-
-    wr.wr.rdma.remote_addr = remote;
-    wr.wr.rdma.rkey = rkey;
-    ZERO(ibv_post_send(s->qp, &wr, &bad));
-}
-
-/* What both tests do: 4 SENDs, 3 READs, 5 WRITEs, 2 WRITEs with immediate. */
-static void traffic(struct side *s, uint64_t remote, uint32_t rkey)
-{
-    for (int i = 0; i < 4; i++)
-        unsignaled(s, IBV_WR_SEND, 100, 0, 0);
-    for (int i = 0; i < 3; i++)
-        unsignaled(s, IBV_WR_RDMA_READ, 1000, remote, rkey);
-    for (int i = 0; i < 5; i++)
-        unsignaled(s, IBV_WR_RDMA_WRITE, 10, remote, rkey);
-    for (int i = 0; i < 2; i++)
-        unsignaled(s, IBV_WR_RDMA_WRITE_WITH_IMM, 20, remote, rkey);
-}
+/* Completion counters: what they count within a process, what cannot be attached, and when. */
+#include "counters.h"
 
 static void one_process(struct ibv_context *context)
 {
@@ -159,62 +75,14 @@ static void rules(struct ibv_context *context)
     printf(", and none: %s %s\n", rc_name(ibv_destroy_comp_cntr(one)), rc_name(ibv_destroy_comp_cntr(two)));
 }
 
-static void as_partner(int fd)
-{
-    struct ibv_context *context = open_device();
-    struct ibv_comp_cntr *mine[OPS];
-    struct address there;
-    struct side s;
-
-    make_side(&s, context, IBV_QPT_RC, 8192);
-    all_six(&s, mine, IBV_COMP_CNTR_TYPE_WRS);
-    there = join_over(fd, &s);
-    traffic(&s, there.addr, there.rkey);
-    reach(mine[0], 4);
-    reach(mine[2], 3);
-    reach(mine[4], 7);
-    together(fd);
-    drop_side(&s);
-    ZERO(ibv_close_device(context));
-}
-
-static void two_processes(struct ibv_context *context)
-{
-    struct partner partner = spawn_partner("comp_cntr", -1);
-    struct ibv_comp_cntr *mine[OPS];
-    struct side s;
-    int status;
-
-    make_side(&s, context, IBV_QPT_RC, 8192);
-    all_six(&s, mine, IBV_COMP_CNTR_TYPE_WRS);
-    join_over(partner.socket, &s);
-    for (int i = 0; i < 6; i++)
-        ZERO(recv_one(&s, (uint64_t)i, 4096, 1000));
-    reach(mine[1], 6);
-    reach(mine[3], 3);
-    reach(mine[5], 7);
-    show("of another process", mine);
-    together(partner.socket);
-    if (waitpid(partner.pid, &status, 0) != partner.pid || status)
-        die("the partner: %d", status);
-    drop_side(&s);
-    for (int i = 0; i < OPS; i++)
-        ZERO(ibv_destroy_comp_cntr(mine[i]));
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
     struct ibv_context *context;
 
     start();
-    if (argc == 3) {
-        as_partner(atoi(argv[1]));
-        return 0;
-    }
     context = open_device();
     rules(context);
     one_process(context);
-    two_processes(context);
     ZERO(ibv_close_device(context));
     return 0;
 }

@@ -9,7 +9,7 @@
 #define ROOM 2048
 #define RECEIVES 64
 
-enum what { MAKE, OPEN, MOVE, STATE, DROP, POST, TAKE, EVENT };
+enum what { MAKE, OPEN, MOVE, STATE, DROP, POST, TAKE, EVENT, FORK, DOMAIN };
 
 struct order {
     enum what what;
@@ -36,6 +36,7 @@ struct process {
     uint32_t srqn;
     struct ibv_qp *qp;
     unsigned posted;
+    int file;
 };
 
 static struct process me;
@@ -55,6 +56,7 @@ static void make_process(struct process *p, int fd)
     };
 
     own.fd = -1;
+    p->file = fd;
     make_side(&p->s, context, IBV_QPT_RC, BUFFER);
     attr.xrcd = p->xrcd = NEED(ibv_open_xrcd(context, &shared));
     p->other = NEED(ibv_open_xrcd(context, &own));
@@ -91,8 +93,12 @@ static struct answer obey(struct process *p, const struct order *o)
                                     .xrcd = o->other_domain ? p->other : p->xrcd,
                                     .qp_type = IBV_QPT_XRC_RECV};
     struct ibv_recv_wr wr = {.num_sge = 1}, *bad;
+    struct ibv_xrcd_init_attr init_domain = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = p->file};
+    struct ibv_xrcd *domain;
     struct ibv_sge sge;
     struct ibv_qp *qp;
+    pid_t child;
 
     switch (o->what) {
     case MAKE:
@@ -123,6 +129,18 @@ static struct answer obey(struct process *p, const struct order *o)
     case TAKE:
         a.wc = next_wc(p->s.cq);
         a.filled = a.wc.status == IBV_WC_SUCCESS && filled(p->s.buffer + a.wc.wr_id, a.wc.byte_len, o->seed);
+        break;
+    case FORK:
+        child = fork();
+        if (child == 0)
+            exit(ibv_destroy_qp(p->qp) + ibv_close_xrcd(p->other));
+        if (waitpid(child, &a.error, 0) != child)
+            die("waitpid");
+        break;
+    case DOMAIN:
+        init_domain.oflags = (int)o->number;
+        domain = ibv_open_xrcd(p->s.context, &init_domain);
+        a.error = domain ? ibv_close_xrcd(domain) : errno;
         break;
     case EVENT:
         do
@@ -269,6 +287,8 @@ int main(int argc, char **argv)
     cq = NEED(ibv_create_cq(me.s.context, 128, NULL, NULL, 0));
     one_error_for_all();
 
+    printf("the domain exists: made anew %s", rc_name(ask(1, (struct order){.what = DOMAIN, .number = O_CREAT | O_EXCL}).error));
+    printf(", opened %s\n", rc_name(ask(1, (struct order){.what = DOMAIN}).error));
     target = make_shared(2);
     printf("another domain: %s", rc_name(ask(1, (struct order){.what = OPEN, .number = target, .other_domain = 1}).error));
     printf(", no such number: %s\n", rc_name(ask(1, (struct order){.what = OPEN, .number = target ^ 1}).error));
@@ -279,6 +299,12 @@ int main(int argc, char **argv)
     qp = join_target(2, target);
     show_states(all, 3);
     send_to(qp, all, 4, 10);
+
+    printf("children that end take nothing along\n");
+    for (int i = 0; i < 3; i++)
+        ZERO(ask(i, (struct order){.what = FORK}).error);
+    show_states(all, 3);
+    send_to(qp, all, 4, 15);
 
     printf("the maker's handle is destroyed\n");
     ZERO(ask(0, (struct order){.what = DROP}).error);

@@ -117,6 +117,16 @@ int main(void)
     make_side(&s, context, IBV_QPT_RC, 8192);
     cq = NEED(ibv_create_cq(context, 16, NULL, NULL, 0));
     init.fd = fd;
+    init.oflags = 0;
+    printf("a domain that nobody made: %s", pointer_name(ibv_open_xrcd(context, &init)));
+    init.oflags = O_CREAT | O_EXCL;
+    xrcd = NEED(ibv_open_xrcd(context, &init));
+    printf(", made twice: %s", pointer_name(ibv_open_xrcd(context, &init)));
+    init.oflags = 0;
+    again = NEED(ibv_open_xrcd(context, &init));
+    printf(", opened: %s\n", rc_name(ibv_close_xrcd(again)));
+    ZERO(ibv_close_xrcd(xrcd));
+    init.oflags = O_CREAT;
     xrcd = NEED(ibv_open_xrcd(context, &init));
     again = NEED(ibv_open_xrcd(context, &init));
     one = make_srq(s.pd, &first);

@@ -9,7 +9,7 @@
 /* Where RDMA reaches. */
 #define REACHED (3 << 20)
 
-enum what { TARGET, CONNECT, POST, TAKE, LOOK };
+enum what { TARGET, CONNECT, POST, TAKE, LOOK, FAILED };
 
 struct order {
     enum what what;
@@ -26,6 +26,8 @@ struct answer {
     uint64_t addr;
     struct ibv_wc wc;
     int filled;
+    enum ibv_event_type event;
+    enum ibv_qp_state state;
 };
 
 struct process {
@@ -70,6 +72,7 @@ static struct answer obey(struct process *p, const struct order *o)
         .qp_type = IBV_QPT_XRC_RECV, .xrcd = p->xrcd[0], .comp_mask = IBV_QP_INIT_ATTR_XRCD};
     struct ibv_sge sge = sge_of(&p->s, o->offset, o->length);
     struct ibv_recv_wr wr = {.wr_id = o->offset, .sg_list = &sge, .num_sge = 1}, *bad;
+    struct ibv_async_event event;
 
     switch (o->what) {
     case TARGET:
@@ -91,6 +94,13 @@ static struct answer obey(struct process *p, const struct order *o)
         a.wc = next_wc(p->s.cq);
         if (a.wc.status == IBV_WC_SUCCESS)
             a.filled = filled(p->s.buffer + (o->offset ? o->offset : a.wc.wr_id), a.wc.byte_len, o->seed);
+        break;
+    case FAILED:
+        do {
+            event = next_event(p->s.context);
+            a.event = event.event_type;
+        } while (event.element.qp != p->target || a.event == IBV_EVENT_COMM_EST);
+        a.state = state_of(p->target);
         break;
     case LOOK:
         a.filled = filled(p->s.buffer + o->offset, o->length, o->seed);
@@ -164,6 +174,14 @@ static void reach(const char *what, struct ibv_qp *qp, enum ibv_wr_opcode opcode
     wr.qp_type.xrc.remote_srqn = srqn;
     ZERO(ibv_post_send(qp, &wr, &bad));
     show_next(what, cq);
+}
+
+/* Whoever has refused a message, the target fails and its process hears of it. */
+static void show_target(void)
+{
+    struct answer a = ask(0, (struct order){.what = FAILED});
+
+    printf("  target %s, %s\n", state_name(a.state), ibv_event_type_str(a.event));
 }
 
 /* Everything beside SEND, to the memory of the owner of each SRQ. */
@@ -289,6 +307,7 @@ int main(int argc, char **argv)
         printf("the key of a process, the SRQ of another\n");
         reach("write", qp, IBV_WR_RDMA_WRITE, srqn[!i], &other, 100);
         printf("  state %s\n", state_name(state_of(qp)));
+        show_target();
         ZERO(ibv_destroy_qp(qp));
         qp = connect_sender(&again);
     }
@@ -299,9 +318,11 @@ int main(int argc, char **argv)
         ZERO(ibv_destroy_qp(qp));
         qp = connect_to(&again, 1);
         reach("write", qp, IBV_WR_RDMA_WRITE, srqn[i], &there, 100);
+        show_target();
         ZERO(ibv_destroy_qp(qp));
         qp = connect_to(&again, 1);
         reach("read", qp, IBV_WR_RDMA_READ, srqn[i], &there, 100);
+        show_target();
     }
     ZERO(ibv_destroy_qp(qp));
     qp = connect_sender(&again);
@@ -310,6 +331,7 @@ int main(int argc, char **argv)
     post_send(qp, private_srqn, 2 << 20, 100, 60, 0);
     show_next("send", cq);
     printf("  state %s\n", state_name(state_of(qp)));
+    show_target();
 
     printf("a receive too short, behind one that is not\n");
     ZERO(ibv_destroy_qp(qp));
@@ -323,6 +345,7 @@ int main(int argc, char **argv)
     show_taken(1, 62);
     show_next("send", cq);
     show_next("send", cq);
+    show_target();
 
     printf("the owner is killed\n");
     ZERO(ibv_destroy_qp(qp));

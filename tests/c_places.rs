@@ -37,7 +37,9 @@ fn between_two_hosts() {
         run_pair(name, &builds(name)[0], &hosts.server(), &hosts.client());
     }
     // Its headers are newer than those of some distributions.
-    run_pair("placements", &our_build("placements"), &hosts.server(), &hosts.client());
+    for name in ["placements", "comp_cntr_remote"] {
+        run_pair(name, &our_build(name), &hosts.server(), &hosts.client());
+    }
 }
 
 #[test]

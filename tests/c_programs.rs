@@ -50,6 +50,12 @@ fn comp_cntr() {
 }
 
 #[test]
+fn comp_cntr_remote() {
+    let here = Place::default();
+    run_pair("comp_cntr_remote", &our_build("comp_cntr_remote"), &here, &here);
+}
+
+#[test]
 fn dm_export() {
     run_alone("dm_export", &our_build("dm_export"));
 }

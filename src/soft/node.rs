@@ -17,7 +17,7 @@ use super::qp::Qp;
 use super::srq::Srq;
 use super::timers::Timers;
 use super::types::{Gid, Qpn};
-use super::verbs::{Desk, DmHandles};
+use super::verbs::{Desk, DmHandles, Domains};
 use crate::sys::errno::Errno;
 use crate::sys::fork;
 use crate::sys::lock::Lock;
@@ -47,6 +47,8 @@ pub struct Node {
     pub census: [Census; device::MAX_DEVICES],
     /// Device memory that can be imported.
     pub dm_handles: DmHandles,
+    /// The XRC domains that it has open.
+    pub domains: Domains,
     /// Where other processes of this user ask for shared objects.
     pub desk: Desk,
     /// What happens to the port, told to every context.
@@ -106,6 +108,7 @@ impl Node {
             gids: GidTable::new(),
             census: std::array::from_fn(|_| Census::default()),
             dm_handles: DmHandles::default(),
+            domains: Domains::default(),
             desk: Desk::default(),
             events: PortEvents::default(),
             groups: Groups::default(),

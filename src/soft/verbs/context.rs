@@ -240,7 +240,7 @@ unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_value
 
 /// What urxe has; all else says EOPNOTSUPP by the default table.
 static OPS: verbs_context_ops = {
-    use super::{address, counters, domains, handles, import, memory, post, qp, queues, window};
+    use super::{address, counters, domains, handles, import, memory, post, qp, queues, window, xrcd};
     verbs_context_ops {
         alloc_parent_domain: Some(domains::alloc_parent_domain),
         alloc_td: Some(domains::alloc_td),
@@ -261,7 +261,7 @@ static OPS: verbs_context_ops = {
         alloc_null_mr: Some(memory::alloc_null_mr),
         alloc_pd: Some(memory::alloc_pd),
         bind_mw: Some(window::bind_mw),
-        close_xrcd: Some(address::close_xrcd),
+        close_xrcd: Some(xrcd::close_xrcd),
         create_ah: Some(address::create_ah),
         create_comp_cntr: Some(counters::create_comp_cntr),
         destroy_comp_cntr: Some(counters::destroy_comp_cntr),
@@ -292,7 +292,7 @@ static OPS: verbs_context_ops = {
         get_srq_num: Some(queues::get_srq_num),
         modify_qp: Some(qp::modify_qp),
         modify_srq: Some(queues::modify_srq),
-        open_xrcd: Some(address::open_xrcd),
+        open_xrcd: Some(xrcd::open_xrcd),
         poll_cq: Some(post::poll_cq),
         post_recv: Some(post::post_recv),
         post_send: Some(post::post_send),

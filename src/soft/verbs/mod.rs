@@ -15,6 +15,7 @@ mod qp;
 mod queues;
 mod window;
 mod work;
+mod xrcd;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -22,6 +23,7 @@ use std::sync::atomic::AtomicU32;
 pub use context::Soft;
 pub use desk::{Desk, Opened};
 pub use import::DmHandles;
+pub use xrcd::Domains;
 
 use super::ah::Ah;
 use super::census::{Census, Ticket};
@@ -124,6 +126,8 @@ struct XrcdObject {
     c: verbs_xrcd,
     domain: u64,
     users: AtomicU32,
+    /// It has a file.
+    _mark: Option<Arc<xrcd::Mark>>,
 }
 
 #[repr(C)]

@@ -4,13 +4,13 @@
 //! receives it. It goes alone: nothing before it is unacknowledged, nothing follows until it is answered, and so the
 //! order of the QP's messages holds without the QP's own process taking part. RDMA and atomics go the same way: the
 //! SRQ's PD is the one that counts, so the memory that they name is the SRQ owner's too. What the QP itself allows is
-//! seen in what its process publishes, and told along.
+//! seen in what its process publishes, and told along. What is refused there fails the QP, whose process is told.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Wire;
-use super::message::{ACK, FIRST, FOREIGN, NAK, RELIABLE, Refusal};
+use super::message::{ACK, FAILED, FIRST, FOREIGN, NAK, RELIABLE, Refusal};
 use super::receive::{Step, carry_out};
 use super::send::{self, Mark, put_any};
 use crate::soft::link::local;
@@ -20,9 +20,9 @@ use crate::soft::node::Node;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::Responder;
 use crate::soft::qp::sendq::SendQueue;
-use crate::soft::qp::{Nak, Qp};
+use crate::soft::qp::{Handle, Nak, Qp};
 use crate::soft::srq::Srq;
-use crate::soft::types::{Access, QpState, QpType, Qpn, WcStatus, WrOpcode};
+use crate::soft::types::{Access, EventType, QpState, QpType, Qpn, WcStatus, WrOpcode};
 use crate::sys::clock;
 use crate::sys::log::explain;
 
@@ -197,6 +197,7 @@ fn deliver_here(qp: &Qp, sq: &mut Requester, at: u64, to: Qpn, access: Access) -
     let srq = match srq_for(qp.node, sq.queue.wqe(at).srqn, to) {
         Ok(srq) => srq,
         Err(nak) => {
+            Home { node: qp.node, to, srqn: sq.queue.wqe(at).srqn, sender: qp.num }.hear(EventType::QpReqErr);
             sq.doom(qp, at, nak.status());
             return Turn::Waits;
         }
@@ -206,7 +207,7 @@ fn deliver_here(qp: &Qp, sq: &mut Requester, at: u64, to: Qpn, access: Access) -
         sq.doom(qp, at, status);
         return Turn::Waits;
     }
-    let shadow = shadow(qp.node, &srq, to, qp.num, access);
+    let shadow = shadow(qp.node, &srq, to, (to, qp.num), access);
     shadow.rq.lock().psn = sq.psn_of(at);
     let went = local::deliver(qp, sq, at, Some(&shadow), 0);
     shadow.rq.lock().flush(&shadow);
@@ -249,7 +250,12 @@ impl Shadows {
             self.end(key);
             match self.begin(node, wire, key, srqn, h) {
                 Ok(shadow) => self.0.insert(key, shadow),
-                Err(nak) => return answer(NAK, Refusal::Nak(nak, 0).encode()),
+                Err(nak) => {
+                    if wire.peer.is_same_user() {
+                        Home { node, to: key.1, srqn, sender: src }.hear(EventType::QpReqErr);
+                    }
+                    return answer(NAK, Refusal::Nak(nak, 0).encode());
+                }
             };
         }
         let Some(shadow) = self.0.get(&key).cloned() else { return };
@@ -303,7 +309,7 @@ impl Shadows {
         let srq = srq_for(node, srqn, to)?;
         // What is answered in pieces is answered in the SRQ's name.
         let number = if is_answered(op) { Qpn(srqn) } else { to };
-        Ok(shadow(node, &srq, number, src, Access::from_bits_truncate(h.spare.into())))
+        Ok(shadow(node, &srq, number, (to, src), Access::from_bits_truncate(h.spare.into())))
     }
 }
 
@@ -329,12 +335,58 @@ fn is_answered(op: WrOpcode) -> bool {
     matches!(op, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd)
 }
 
-/// A QP that stands for QP `to` of another process and receives from `src` for `srq`; no table knows it.
-fn shadow(node: &'static Node, srq: &Srq, to: Qpn, src: Qpn, access: Access) -> Arc<Qp> {
+/// The QP of another process that a shadow stands for.
+#[derive(Debug)]
+struct Home {
+    node: &'static Node,
+    to: Qpn,
+    srqn: u32,
+    sender: Qpn,
+}
+
+impl Handle for Home {
+    fn hear(&self, event: EventType) {
+        let Some(wire) = self.node.wires.to_slot(self.node, self.to.slot()) else { return };
+        wire.put_or_keep(Header {
+            kind: FAILED,
+            dst_qpn: self.to.0,
+            src_qpn: self.srqn,
+            seq: self.sender.0,
+            imm: event.raw(),
+            ..Header::default()
+        });
+    }
+
+    fn changed(&self, _: &Qp) {}
+}
+
+/// The owner of an SRQ has refused what was sent over `qp`: it fails, as where it has refused it itself.
+pub fn failed(wire: &Wire, qp: &Qp, h: &Header) {
+    let event = EventType::from_raw(h.imm);
+    let event =
+        event.filter(|e| matches!(e, EventType::QpFatal | EventType::QpReqErr | EventType::QpAccessErr));
+    let is_ours = qp.kind == QpType::XrcRecv && qp.rq.lock().peer == Qpn(h.seq);
+    if event.is_some() && is_ours && wire.peer.is_same_user() {
+        explain(format_args!(
+            "qp {:?}: the owner of SRQ 0x{:06x}, process {}, has refused what {:?} has sent there",
+            qp.num,
+            h.src_qpn,
+            wire.peer.cred().pid,
+            Qpn(h.seq)
+        ));
+        qp.fail(None, event);
+    }
+}
+
+/// A QP of the number `num` that stands for QP `to` of another process and receives from `src` for `srq`; no table knows
+/// it.
+fn shadow(node: &'static Node, srq: &Srq, num: Qpn, (to, src): (Qpn, Qpn), access: Access) -> Arc<Qp> {
     let sq = Requester::new(SendQueue::none(), None, false);
     let rq = Responder::new(None, None, None);
     let domain = srq.xrc.as_ref().map(|xrc| xrc.domain);
-    let qp = Qp::new(to, QpType::XrcRecv, srq.pd, node, domain, srq.events().clone(), sq, rq);
+    let qp = Qp::new(num, QpType::XrcRecv, srq.pd, node, domain, srq.events().clone(), sq, rq);
+    let srqn = srq.xrc.as_ref().map_or(0, |xrc| xrc.number);
+    qp.openers.lock().push(Arc::new(Home { node, to, srqn, sender: src }));
     // Its number is not ours to publish.
     qp.shown.lock().withdrawn = true;
     qp.set_state(QpState::Rts);

@@ -3,7 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::message::{
-    ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal, SOLICITED,
+    ACK, ATOMIC_ANSWER, DATAGRAM, FAILED, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal,
+    SOLICITED,
 };
 use super::send::{self, Answer, answer};
 use super::{Cache, Owed, Wire, foreign};
@@ -122,6 +123,7 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
     };
     match h.kind {
         ACK | NAK | READ_DATA | ATOMIC_ANSWER => answered(wire, &qp, src, entry),
+        FAILED => foreign::failed(wire, &qp, &entry.header),
         _ if h.flags & DATAGRAM != 0 => datagram(&qp, src, entry),
         _ => {
             if let Some(psn) = request(wire, &qp, src, entry) {

@@ -195,3 +195,41 @@ fn wait(sock: &ParentFd, end: u64) -> Result<(), Errno> {
     epoll::poll(sock.as_fd(), epoll::IN | epoll::RDHUP, 1 + (left / 1_000_000) as i32);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::node;
+
+    fn ask(sock: &ParentFd, request: Message) -> Result<Message, Errno> {
+        seqpacket::send(sock.as_fd(), &request.encode(), &[]).unwrap();
+        let end = clock::now_ns() + PATIENCE_NS;
+        loop {
+            match receive(sock) {
+                Err(Errno::EAGAIN) => wait(sock, end)?,
+                got => return got.map(|(answer, _)| answer),
+            }
+        }
+    }
+
+    #[test]
+    fn who_speaks_another_language_is_shown_out_and_others_are_answered() {
+        let node = node::node().unwrap();
+        node.wires.start(node);
+        node.desk.attend_process(node).unwrap();
+        let name = name_of_process(node.wires.own().nonce());
+        for bytes in [&[7; 3][..], &[0; BYTES], &[1; BYTES + 1], &Message::new(Kind::Event).encode()] {
+            let sock = connect(&name).unwrap();
+            seqpacket::send(sock.as_fd(), bytes, &[]).unwrap();
+            assert!(epoll::is_ready(sock.as_fd(), epoll::RDHUP, 10_000), "{} bytes", bytes.len());
+        }
+        let sock = connect(&name).unwrap();
+        for kind in [Kind::Modify, Kind::Query, Kind::Open, Kind::Restore, Kind::ImportDm] {
+            let request = Message { id: 9, number: 0xff_fffe, value: 5, ..Message::new(kind) };
+            let answer = ask(&sock, request).unwrap();
+            assert_eq!((answer.kind, answer.id, answer.result), (Kind::Answer, 9, libc::EINVAL), "{kind:?}");
+        }
+        assert_eq!(ask(&sock, Message::new(Kind::Close)).unwrap().result, 0);
+        assert_eq!(connect(&name_of_process(1)).unwrap_err(), Errno::EINVAL);
+    }
+}
