@@ -31,6 +31,8 @@ pub struct Responder {
     dead: bool,
     /// The refusal that it died of, for a requester that did not hear it.
     last_word: Option<(Psn, Syndrome)>,
+    /// READs that were asked for again.
+    repeats: u64,
 }
 
 impl Responder {
@@ -48,12 +50,18 @@ impl Responder {
             replies: Replies::new(max_dest_rd_atomic),
             dead: false,
             last_word: None,
+            repeats: 0,
         }
     }
 
     /// It has refused a request for good, and says so again to whoever asks again.
     pub fn has_last_word(&self) -> bool {
         self.last_word.is_some()
+    }
+
+    /// READs that were asked for again so far: their responses came too fast for the way or the peer.
+    pub fn repeats(&self) -> u64 {
+        self.repeats
     }
 
     /// Changes the time that RNR NAKs ask for (`IBV_QP_MIN_RNR_TIMER`).
@@ -274,6 +282,7 @@ impl Responder {
                 let Some(reth) = packet.reth.filter(|r| r.length <= MAX_MESSAGE) else { return };
                 let until = psn.plus(packets(reth.length, self.from.mtu));
                 if until.since(self.expected) <= 0 && self.max_dest_rd_atomic > 0 {
+                    self.repeats += 1;
                     self.replies.repeat(read_reply(psn, packet, self.msn), until);
                 }
             }

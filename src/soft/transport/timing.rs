@@ -5,6 +5,8 @@ const MS: u64 = 1_000_000;
 /// Shorter timeouts than this are lengthened, as hardware does.
 const SHORTEST_TIMEOUT: u64 = 8 * MS;
 const SHORTEST_PROBE: u64 = MS;
+/// What CNPs of NICs keep between them.
+const SHORTEST_ROUND_TRIP: u64 = 50_000;
 const FIRST_PROBE: u64 = 5 * MS;
 const LONGEST_PROBE: u64 = 500 * MS;
 /// Timeouts are not stretched beyond this.
@@ -111,6 +113,11 @@ impl Timing {
             return Some(Expired::Probe);
         }
         None
+    }
+
+    /// What an answer takes, as far as known.
+    pub(super) fn round_trip(&self) -> u64 {
+        self.smoothed.unwrap_or(0).clamp(SHORTEST_ROUND_TRIP, LONGEST_PROBE)
     }
 
     /// The receiver asked to wait.

@@ -77,12 +77,23 @@ pub struct Bth {
     pub ack_req: bool,
     /// The packet's sequence number.
     pub psn: Psn,
+    /// Backward congestion: the sender of this packet's request is to slow down. Never sent.
+    pub becn: bool,
 }
 
 impl Bth {
     /// A header with nothing asked for, in the default partition.
     pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
-        Self { opcode, solicited: false, pad: 0, pkey: DEFAULT_PKEY, dest_qpn, ack_req: false, psn }
+        Self {
+            opcode,
+            solicited: false,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            dest_qpn,
+            ack_req: false,
+            psn,
+            becn: false,
+        }
     }
 
     /// Reads a header.
@@ -101,6 +112,7 @@ impl Bth {
             dest_qpn: view.dest_qpn(),
             ack_req: view.ack_req(),
             psn: view.psn(),
+            becn: view.becn(),
         })
     }
 

@@ -7,6 +7,7 @@ pub mod aeth;
 pub mod atomic_ack;
 pub mod atomic_eth;
 pub mod bth;
+pub mod cnp;
 pub mod deth;
 pub mod feth;
 pub mod icrc;

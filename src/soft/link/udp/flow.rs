@@ -1,4 +1,5 @@
 //! A connected QP whose peer is on another host: its packets, answers and timers.
+use super::pace::{Destination, Pace};
 use super::sides::{Receives, Sends};
 use super::{Path, port};
 use crate::soft::ah::Address;
@@ -12,16 +13,19 @@ use crate::soft::transport::requester::{Patience, Requester};
 use crate::soft::transport::responder::Responder;
 use crate::soft::transport::unreliable::{Receiver, Sender};
 use crate::soft::types::{QpState, QpType};
-use crate::soft::wire::{Packet, Transport};
+use crate::soft::wire::{Packet, Transport, cnp};
 use crate::sys::{clock, lock::Lock};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Packets between two looks at the socket's buffer.
 const BURST: usize = 64;
 /// Packets of READ responses in a row, before others get their turn.
 const ANSWERS: usize = 1024;
-/// How long answers wait when the socket is full, nanoseconds.
+/// The least time between two CNPs of a flow, nanoseconds.
+const NOTIFY_EVERY: u64 = 50_000;
+/// How long answers and requests wait when the socket is full, nanoseconds.
 const FULL_PAUSE: u64 = 100_000;
 
 /// The UDP side of a connected QP, from RTR until RESET.
@@ -37,6 +41,11 @@ pub struct Flow {
     alarm: AtomicU64,
     /// Answers wait for their next turn.
     unfinished: AtomicBool,
+    /// The host that it shares with other flows, and whether it has something under way there.
+    destination: Arc<Destination>,
+    is_active: AtomicBool,
+    /// When the peer was last told of congestion.
+    notified: AtomicU64,
 }
 
 /// What both directions have in common.
@@ -50,19 +59,25 @@ struct Connection {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one of each flow, and reliable ones are the rule")]
 enum Sending {
-    Reliable(Requester),
+    /// With what is known of its history.
+    Reliable(Requester, (u64, u64)),
     Unreliable(Sender),
 }
 
 #[derive(Debug)]
 enum Receiving {
-    Reliable(Responder),
+    Reliable(Responder, Pace),
     Unreliable(Receiver),
 }
 
 impl Flow {
     /// The flow of a QP that moves to RTR with these attributes.
-    pub(super) fn new(qp: &Qp, address: &Address, attributes: &Attributes) -> Self {
+    pub(super) fn new(
+        qp: &Qp,
+        address: &Address,
+        attributes: &Attributes,
+        destination: Arc<Destination>,
+    ) -> Self {
         let transport = match qp.kind {
             QpType::Uc => Transport::Uc,
             QpType::XrcSend | QpType::XrcRecv => Transport::Xrc,
@@ -75,7 +90,7 @@ impl Flow {
             Receiving::Unreliable(Receiver::new(from))
         } else {
             let (reads, timer) = (attributes.max_dest_rd_atomic, attributes.min_rnr_timer);
-            Receiving::Reliable(Responder::new(from, reads, timer))
+            Receiving::Reliable(Responder::new(from, reads, timer), Pace::default())
         };
         Self {
             path: path_of(qp.node, address),
@@ -84,6 +99,9 @@ impl Flow {
             connection,
             alarm: AtomicU64::new(0),
             unfinished: AtomicBool::new(false),
+            destination,
+            is_active: AtomicBool::new(false),
+            notified: AtomicU64::new(0),
         }
     }
 
@@ -100,14 +118,19 @@ impl Flow {
             return;
         }
         let sending = sending.get_or_insert_with(|| self.connection.sending(sq));
-        if let Sending::Reliable(r) = sending {
+        if let Sending::Reliable(r, known) = sending {
             r.set_patience(patience(sq));
+            let (acknowledged, losses) = r.history();
+            self.destination.tell(now, acknowledged - known.0, losses > known.1);
+            *known = (acknowledged, losses);
+            r.limit_window(self.destination.share(self.connection.mtu));
         }
+        let mut full = false;
         port::with_outbox(|out| {
             loop {
                 let mut side = Sends { qp, sq };
                 let more = match sending {
-                    Sending::Reliable(r) => r.transmit(now, &mut side, out, BURST),
+                    Sending::Reliable(r, _) => r.transmit(now, &mut side, out, BURST),
                     Sending::Unreliable(s) => {
                         s.resume(side.sq.queue.next, side.sq.queue.tail);
                         s.transmit(&mut side, out, BURST)
@@ -117,10 +140,46 @@ impl Flow {
                 if !more {
                     break;
                 }
+                if !qp.node.udp.has_room() {
+                    full = true;
+                    break;
+                }
             }
         });
-        if let Sending::Reliable(r) = sending {
+        if full {
+            self.set_alarm(qp, Some(now + FULL_PAUSE));
+        }
+        if let Sending::Reliable(r, _) = sending {
             self.set_alarm(qp, r.deadline());
+            self.set_active(!r.is_idle());
+        }
+    }
+
+    /// Notes whether something is under way. The lock of `sending` is held, or nobody else has the flow any more.
+    fn set_active(&self, active: bool) {
+        if self.is_active.load(Ordering::Relaxed) != active {
+            self.is_active.store(active, Ordering::Relaxed);
+            self.destination.count(active);
+        }
+    }
+
+    /// A packet of the peer has met congestion on its way: the peer is told, as often as NICs do.
+    pub(super) fn notify(&self, qp: &Qp) {
+        let (now, last) = (clock::now_ns(), self.notified.load(Ordering::Relaxed));
+        if now.saturating_sub(last) >= NOTIFY_EVERY {
+            self.notified.store(now, Ordering::Relaxed);
+            port::with_outbox(|out| {
+                out.push_bytes(&cnp::emit(self.connection.remote_qpn));
+                qp.node.udp.send(&self.path, out);
+            });
+        }
+    }
+
+    /// A CNP: our packets have met congestion. Called with no lock held.
+    pub(super) fn slow_down(&self, qp: &Qp) {
+        let _sq = qp.sq.lock();
+        if let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock() {
+            r.congested(clock::now_ns());
         }
     }
 
@@ -134,7 +193,7 @@ impl Flow {
         if opcode.operation.is_response() {
             let mut sq = qp.sq.lock();
             if matches!(qp.state(), QpState::Rts | QpState::Sqd)
-                && let Some(Sending::Reliable(r)) = &mut *self.sending.lock()
+                && let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock()
             {
                 r.receive(clock::now_ns(), packet, payload, &mut Sends { qp, sq: &mut sq });
             }
@@ -144,7 +203,7 @@ impl Flow {
         let listens = rq.listens(qp);
         match &mut *self.receiving.lock() {
             // A refusal that moved the QP to ERR may have been lost.
-            Receiving::Reliable(r) if listens || (qp.state() == QpState::Err && r.has_last_word()) => {
+            Receiving::Reliable(r, _) if listens || (qp.state() == QpState::Err && r.has_last_word()) => {
                 r.set_rnr_timer(rq.min_rnr_timer);
                 r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
             }
@@ -177,7 +236,7 @@ impl Flow {
         if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
             return;
         }
-        if let Some(Sending::Reliable(r)) = &mut *self.sending.lock()
+        if let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock()
             && r.deadline().is_some_and(|at| at <= now)
         {
             spent = r.timeout(now, &mut Sends { qp, sq: &mut sq });
@@ -191,14 +250,14 @@ impl Flow {
 
     fn is_due(&self, now: u64) -> bool {
         match &*self.sending.lock() {
-            Some(Sending::Reliable(r)) => r.deadline().is_some_and(|at| at <= now),
+            Some(Sending::Reliable(r, _)) => r.deadline().is_some_and(|at| at <= now),
             _ => false,
         }
     }
 
     fn reply(&self, qp: &Qp, rq: &mut ReceiveHalf) {
         let mut receiving = self.receiving.lock();
-        let Receiving::Reliable(r) = &mut *receiving else { return };
+        let Receiving::Reliable(r, pace) = &mut *receiving else { return };
         if !r.has_replies() {
             return;
         }
@@ -211,8 +270,8 @@ impl Flow {
                     break;
                 }
                 // What a slow network has not taken yet must not push out what follows.
-                if !qp.node.udp.has_room() {
-                    pause = FULL_PAUSE;
+                pause = if qp.node.udp.has_room() { pace.pause(r.repeats()) } else { FULL_PAUSE };
+                if pause > 0 {
                     break;
                 }
             }
@@ -234,6 +293,12 @@ impl Flow {
     }
 }
 
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.set_active(false);
+    }
+}
+
 impl Connection {
     fn settings(&self, psn: crate::soft::types::Psn) -> Settings {
         Settings { transport: self.transport, remote_qpn: self.remote_qpn, psn, mtu: self.mtu }
@@ -244,7 +309,7 @@ impl Connection {
         if self.transport == Transport::Uc {
             return Sending::Unreliable(Sender::new(to, first));
         }
-        Sending::Reliable(Requester::new(to, patience(sq), first))
+        Sending::Reliable(Requester::new(to, patience(sq), first), (0, 0))
     }
 }
 

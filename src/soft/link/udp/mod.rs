@@ -4,6 +4,7 @@
 pub mod batch;
 mod control;
 pub mod flow;
+mod pace;
 pub mod port;
 mod share;
 mod sides;

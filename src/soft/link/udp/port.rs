@@ -1,5 +1,6 @@
 //! The RoCEv2 port of a process: who gets which packet, connections to other hosts, datagrams to and from them.
 use super::flow::{Flow, path_of};
+use super::pace::Destination;
 use super::share::Share;
 use super::{Endpoint, Path, Received, RxBatch, batch, fits, largest_fitting, route_mtu};
 use crate::soft::ah::{Address, Ah};
@@ -13,7 +14,9 @@ use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request};
 use crate::soft::transport::Outbox;
 use crate::soft::types::{Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
-use crate::soft::wire::{Bth, Deth, Opcode, Operation, Packet, Transport, bth::BthView, icrc};
+use crate::soft::wire::{
+    Bth, Deth, Opcode, Operation, Packet, Transport, bth::BthView, bth::DEFAULT_PKEY, cnp, icrc,
+};
 use crate::sys::clock;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
@@ -21,9 +24,10 @@ use crate::sys::lock::Lock;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, RwLock, Weak};
 
 /// Receive calls in a row before others get their turn.
 const ROUNDS: usize = 8;
@@ -36,6 +40,12 @@ const SELDOM: u32 = 16;
 /// After so much silence, and no more often than that, the port is bound anew: whoever was last to bind it may be stopped.
 const SILENCE: u64 = 100_000_000;
 const RENEWALS: u64 = 1_000_000_000;
+
+/// The ECN bits of a traffic class, and what they say when a router's queue was long.
+const ECN: u8 = 3;
+const CONGESTION_EXPERIENCED: u8 = 3;
+/// The bit of a P_Key that distinguishes full from limited members of a partition.
+const FULL_MEMBER: u16 = 0x8000;
 
 thread_local! {
     static OUTBOX: RefCell<Outbox> = RefCell::default();
@@ -59,6 +69,8 @@ pub struct Port {
     batch: Lock<RxBatch>,
     flows: RwLock<HashMap<u32, Arc<Flow>>>,
     share: Share,
+    /// The hosts of all flows.
+    destinations: Lock<HashMap<IpAddr, Weak<Destination>>>,
     /// Flows, for a look without the lock.
     connections: AtomicU32,
     /// Polls since the last datagram,
@@ -145,12 +157,23 @@ impl Port {
                 "ah_attr: {dst} is on another host and UDP port 4791 is not to be had: {e:?}"
             ));
         })?;
-        let flow = Arc::new(Flow::new(qp, address, attributes));
+        let flow = Arc::new(Flow::new(qp, address, attributes, self.destination(dst)));
         let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
         flows.insert(qp.num.0, flow.clone());
         self.connections.store(flows.len() as u32, Ordering::Relaxed);
         drop(flows);
         Ok(flow)
+    }
+
+    fn destination(&self, dst: IpAddr) -> Arc<Destination> {
+        let mut all = self.destinations.lock();
+        if let Some(known) = all.get(&dst).and_then(Weak::upgrade) {
+            return known;
+        }
+        all.retain(|_, known| known.strong_count() > 0);
+        let new = Arc::new(Destination::default());
+        all.insert(dst, Arc::downgrade(&new));
+        new
     }
 
     /// The QP is reset or destroyed.
@@ -286,7 +309,14 @@ impl Port {
         if icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad {
             return;
         }
+        if cnp::is_cnp(received.datagram) {
+            let flow = self.flow(qp);
+            return flow.filter(|f| received.ip.src == f.path().dst).map_or((), |f| f.slow_down(qp));
+        }
         let Ok((packet, payload)) = Packet::parse(received.datagram) else { return };
+        if packet.bth.pkey | FULL_MEMBER != DEFAULT_PKEY {
+            return;
+        }
         let payload = &received.datagram[payload];
         if let Some(deth) = packet.deth {
             return take_datagram(qp, received, &packet, deth, payload);
@@ -294,17 +324,22 @@ impl Port {
         let flow = match touched.iter().find(|t| t.0.num == qp.num) {
             Some((_, flow)) => flow.clone(),
             None => {
-                let flows = self.flows.read().unwrap_or_else(|e| e.into_inner());
-                let Some(flow) = flows.get(&qp.num.0).cloned() else { return };
-                drop(flows);
+                let Some(flow) = self.flow(qp) else { return };
                 touched.push((qp.clone(), flow.clone()));
                 flow
             }
         };
         // A connection is between two addresses.
         if received.ip.src == flow.path().dst {
+            if received.traffic_class & ECN == CONGESTION_EXPERIENCED {
+                flow.notify(qp);
+            }
             flow.receive(qp, &packet, payload);
         }
+    }
+
+    fn flow(&self, qp: &Qp) -> Option<Arc<Flow>> {
+        self.flows.read().unwrap_or_else(|e| e.into_inner()).get(&qp.num.0).cloned()
     }
 }
 

@@ -5,15 +5,15 @@ use crate::soft::transport::segment::{pulls, pushes};
 use crate::soft::types::{WcStatus, WrOpcode};
 use crate::soft::wire::{NakCode, Operation, Packet, Syndrome, aeth};
 
-/// The window after a lost packet, at least.
-const SMALL_WINDOW: u32 = 8;
-
 impl Requester {
     /// Takes a packet for which `operation.is_response()`. Afterwards `transmit` may have more to send.
     pub fn receive(&mut self, now: u64, packet: &Packet, payload: &[u8], side: &mut impl SendSide) {
         let una = self.una();
         let ahead = packet.bth.psn.since(self.psn(una));
         self.timing.hear();
+        if packet.bth.becn {
+            self.congested(now);
+        }
         // Behind: a repeated answer. Beyond all that was sent: not for this connection.
         if self.dead || ahead < 0 || una + ahead as u64 >= self.sent {
             return;
@@ -62,7 +62,7 @@ impl Requester {
         if una > before && !self.dead {
             self.retries = self.patience.retry_cnt;
             self.rnr_retries = self.patience.rnr_retry;
-            self.window = (self.window + (una - before) as u32).min(self.most);
+            self.widen((una - before) as u32, una == self.sent);
             self.timing.progress(now, una, self.sent > una);
         }
     }
@@ -74,7 +74,7 @@ impl Requester {
             return;
         }
         self.lost_at = Some(una);
-        self.window = (self.window / 2).max(SMALL_WINDOW).min(self.most);
+        self.narrow();
         self.go_back(now, una);
     }
 

@@ -13,6 +13,8 @@ use std::ops::ControlFlow::{self, Break, Continue};
 
 /// Packets without a request for acknowledgement in a row at most.
 const ACK_EVERY: u32 = 16;
+/// The window after a lost packet grows fast up to here, at least.
+const SMALL_WINDOW: u32 = 8;
 /// READs are asked for in pieces of this many packets, so that responses never flood this host.
 const READ_CHUNK: u32 = 32;
 
@@ -70,6 +72,16 @@ pub struct Requester {
     window: u32,
     /// What the window may grow to.
     most: u32,
+    /// Up to here it grows by what is acknowledged, beyond by an eighth of that.
+    calm: u32,
+    /// Eighths.
+    growth: u32,
+    /// The window before a timer ran out, until an answer tells whether anything was lost.
+    held: Option<u32>,
+    /// When congestion was last heeded.
+    slowed: u64,
+    /// Losses so far.
+    losses: u64,
     unasked: u32,
     retries: u8,
     rnr_retries: u8,
@@ -97,6 +109,11 @@ impl Requester {
             sent: 0,
             window: WINDOW,
             most: WINDOW,
+            calm: WINDOW,
+            growth: 0,
+            held: None,
+            slowed: 0,
+            losses: 0,
             unasked: 0,
             retries: patience.retry_cnt,
             rnr_retries: patience.rnr_retry,
@@ -120,6 +137,46 @@ impl Requester {
     /// Lets at most so many packets be under way, 1 to [`WINDOW`].
     pub fn limit_window(&mut self, packets: u32) {
         self.most = packets.clamp(1, WINDOW);
+        self.window = self.window.min(self.most);
+    }
+
+    /// Packets that were acknowledged, and times that some were lost, so far.
+    pub fn history(&self) -> (u64, u64) {
+        (self.una(), self.losses)
+    }
+
+    /// The network is congested on the way to the peer: half as much at a time, once in a round trip.
+    pub fn congested(&mut self, now: u64) {
+        if now.saturating_sub(self.slowed) >= self.timing.round_trip() {
+            self.slowed = now;
+            self.window = (self.window / 2).max(1);
+            self.calm = self.window;
+        }
+    }
+
+    /// A packet was lost: what was under way was too much.
+    fn narrow(&mut self) {
+        self.losses += 1;
+        let window = self.held.take().unwrap_or(self.window);
+        self.calm = (window / 2).max(SMALL_WINDOW);
+        self.window = self.calm.min(self.most);
+    }
+
+    /// Packets were acknowledged; `all`: nothing else is under way.
+    fn widen(&mut self, acknowledged: u32, all: bool) {
+        match self.held {
+            // More than the one packet that was sent again: they had arrived, and only the answer was late.
+            Some(window) if acknowledged > 1 || all => (self.window, self.held) = (window, None),
+            Some(_) => self.narrow(),
+            None => {}
+        }
+        if self.window < self.calm {
+            self.window += acknowledged;
+        } else {
+            self.growth += acknowledged;
+            self.window += self.growth / 8;
+            self.growth %= 8;
+        }
         self.window = self.window.min(self.most);
     }
 
@@ -171,6 +228,7 @@ impl Requester {
             Some(Expired::Rnr) | None => return false,
         }
         // One packet first: its answer tells what else is missing.
+        self.held.get_or_insert(self.window);
         self.window = 1;
         self.lost_at = None;
         self.go_back(now, self.una());

@@ -267,6 +267,34 @@ fn window_and_acknowledgement_requests_keep_their_bounds() {
 }
 
 #[test]
+fn congestion_halves_what_is_under_way_once_in_a_round_trip() {
+    let mut net = Net::new(18, PATIENCE);
+    net.hosts[0].sends.post(WrOpcode::Write, 0, vec![1; 200 * MTU as usize]);
+    let requester = &mut net.hosts[0].requester;
+    (0..3).for_each(|i| requester.congested(MS + i));
+    net.pump();
+    assert_eq!(net.sent.len(), super::super::WINDOW as usize / 2);
+    assert!(net.run(10 * MS));
+    assert_eq!(net.count(0, |_| true), 200);
+}
+
+#[test]
+fn a_loss_halves_the_window_which_then_grows_slowly() {
+    let mut net = Net::new(19, PATIENCE);
+    net.filter = Some(|net, from, p| {
+        from == 0
+            && p.bth.psn == Psn::new(0xff_fff0).plus(10)
+            && net.count(0, |q| q.bth.psn == p.bth.psn) == 1
+    });
+    net.hosts[0].sends.post(WrOpcode::Write, 0, vec![1; 400 * MTU as usize]);
+    assert!(net.run(TIMEOUT));
+    let lost = net.sent.iter().find(|s| nak(NakCode::PsnSequence)(&s.2)).expect("a NAK").0;
+    let after: Vec<u64> = net.sent.iter().filter(|s| s.1 == 0 && s.0 > lost).map(|s| s.0).collect();
+    let bursts: Vec<usize> = after.chunk_by(|a, b| a == b).map(<[u64]>::len).collect();
+    assert!((30..=33).contains(&bursts[0]) && bursts[3] < 50, "{bursts:?}");
+}
+
+#[test]
 fn packets_out_of_place_are_refused_as_invalid() {
     let mut net = Net::new(13, PATIENCE);
     net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 1000]);
