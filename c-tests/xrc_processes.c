@@ -9,7 +9,7 @@
 /* Where RDMA reaches. */
 #define REACHED (3 << 20)
 
-enum what { TARGET, CONNECT, POST, TAKE, LOOK, FAILED };
+enum what { TARGET, CONNECT, POST, TAKE, LOOK, FAILED, ENDED };
 
 struct order {
     enum what what;
@@ -73,6 +73,7 @@ static struct answer obey(struct process *p, const struct order *o)
     struct ibv_sge sge = sge_of(&p->s, o->offset, o->length);
     struct ibv_recv_wr wr = {.wr_id = o->offset, .sg_list = &sge, .num_sge = 1}, *bad;
     struct ibv_async_event event;
+    uint64_t end = now_ms() + 10000;
 
     switch (o->what) {
     case TARGET:
@@ -101,6 +102,10 @@ static struct answer obey(struct process *p, const struct order *o)
             a.event = event.event_type;
         } while (event.element.qp != p->target || a.event == IBV_EVENT_COMM_EST);
         a.state = state_of(p->target);
+        break;
+    case ENDED:
+        while ((a.state = state_of(p->target)) != IBV_QPS_ERR && now_ms() < end)
+            sched_yield();
         break;
     case LOOK:
         a.filled = filled(p->s.buffer + o->offset, o->length, o->seed);
@@ -345,7 +350,8 @@ int main(int argc, char **argv)
     show_taken(1, 62);
     show_next("send", cq);
     show_next("send", cq);
-    show_target();
+    /* The completion of the receive told of it: there is no event. */
+    printf("  target %s\n", state_name(ask(0, (struct order){.what = ENDED}).state));
 
     printf("the owner is killed\n");
     ZERO(ibv_destroy_qp(qp));

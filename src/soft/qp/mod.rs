@@ -68,6 +68,8 @@ pub struct Qp {
 pub trait Handle: std::fmt::Debug + Send + Sync {
     /// The QP raises an asynchronous event. May be called under its locks.
     fn hear(&self, event: EventType);
+    /// The QP has gone to ERR; `hear` brings the event of that, if there is one. May be called under its locks.
+    fn failed(&self, event: Option<EventType>);
     /// `ibv_modify_qp` has changed the QP.
     fn changed(&self, qp: &Qp);
 }
@@ -218,6 +220,16 @@ impl Qp {
         self.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
+    /// It has gone to ERR, of which the event tells, if there is one.
+    fn tell_failed(&self, event: Option<EventType>) {
+        if self.kind == QpType::XrcRecv {
+            self.openers.lock().iter().for_each(|handle| handle.failed(event));
+        }
+        if let Some(event) = event {
+            self.raise(event);
+        }
+    }
+
     /// `ibv_modify_qp` has changed it. Called with no lock held.
     pub fn tell_changed(&self) {
         if self.kind == QpType::XrcRecv {
@@ -235,9 +247,7 @@ impl Qp {
         }
         self.set_state(QpState::Err);
         rq.flush(self);
-        if let Some(event) = event {
-            self.raise(event);
-        }
+        self.tell_failed(event);
         self.flush_later();
     }
 
@@ -249,9 +259,7 @@ impl Qp {
         }
         self.set_state(QpState::Err);
         sq.flush(self);
-        if let Some(event) = event {
-            self.raise(event);
-        }
+        self.tell_failed(event);
         self.flush_later();
     }
 
@@ -271,9 +279,7 @@ impl Qp {
             sq.flush(self);
         }
         self.rq.lock().flush(self);
-        if let Some(event) = event {
-            self.raise(event);
-        }
+        self.tell_failed(event);
     }
 
     /// Completes what an error left to do; called with no lock held.

@@ -29,6 +29,8 @@ impl Handle for Second {
         self.events.push(event, &self.cookie);
     }
 
+    fn failed(&self, _: Option<EventType>) {}
+
     fn changed(&self, _: &Qp) {}
 }
 

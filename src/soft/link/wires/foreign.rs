@@ -30,6 +30,8 @@ use crate::sys::log::explain;
 const SHADOWS: usize = 4096;
 /// The RNR timer code of shadows (0.64 ms): the QP's own is not known here.
 const MIN_RNR_TIMER: u8 = 12;
+/// In place of the event of a failure that raises none.
+const NO_EVENT: u32 = u32::MAX;
 /// How long a request waits for the QP's process to introduce itself, before it looks again.
 const PAUSE_NS: u64 = 1_000_000;
 
@@ -197,7 +199,8 @@ fn deliver_here(qp: &Qp, sq: &mut Requester, at: u64, to: Qpn, access: Access) -
     let srq = match srq_for(qp.node, sq.queue.wqe(at).srqn, to) {
         Ok(srq) => srq,
         Err(nak) => {
-            Home { node: qp.node, to, srqn: sq.queue.wqe(at).srqn, sender: qp.num }.hear(EventType::QpReqErr);
+            Home { node: qp.node, to, srqn: sq.queue.wqe(at).srqn, sender: qp.num }
+                .failed(Some(EventType::QpReqErr));
             sq.doom(qp, at, nak.status());
             return Turn::Waits;
         }
@@ -252,7 +255,7 @@ impl Shadows {
                 Ok(shadow) => self.0.insert(key, shadow),
                 Err(nak) => {
                     if wire.peer.is_same_user() {
-                        Home { node, to: key.1, srqn, sender: src }.hear(EventType::QpReqErr);
+                        Home { node, to: key.1, srqn, sender: src }.failed(Some(EventType::QpReqErr));
                     }
                     return answer(NAK, Refusal::Nak(nak, 0).encode());
                 }
@@ -345,14 +348,16 @@ struct Home {
 }
 
 impl Handle for Home {
-    fn hear(&self, event: EventType) {
+    fn hear(&self, _: EventType) {}
+
+    fn failed(&self, event: Option<EventType>) {
         let Some(wire) = self.node.wires.to_slot(self.node, self.to.slot()) else { return };
         wire.put_or_keep(Header {
             kind: FAILED,
             dst_qpn: self.to.0,
             src_qpn: self.srqn,
             seq: self.sender.0,
-            imm: event.raw(),
+            imm: event.map_or(NO_EVENT, EventType::raw),
             ..Header::default()
         });
     }
@@ -363,10 +368,9 @@ impl Handle for Home {
 /// The owner of an SRQ has refused what was sent over `qp`: it fails, as where it has refused it itself.
 pub fn failed(wire: &Wire, qp: &Qp, h: &Header) {
     let event = EventType::from_raw(h.imm);
-    let event =
-        event.filter(|e| matches!(e, EventType::QpFatal | EventType::QpReqErr | EventType::QpAccessErr));
+    let is_one = matches!(event, Some(EventType::QpFatal | EventType::QpReqErr | EventType::QpAccessErr));
     let is_ours = qp.kind == QpType::XrcRecv && qp.rq.lock().peer == Qpn(h.seq);
-    if event.is_some() && is_ours && wire.peer.is_same_user() {
+    if (is_one || h.imm == NO_EVENT) && is_ours && wire.peer.is_same_user() {
         explain(format_args!(
             "qp {:?}: the owner of SRQ 0x{:06x}, process {}, has refused what {:?} has sent there",
             qp.num,

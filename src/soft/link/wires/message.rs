@@ -10,7 +10,8 @@ pub const READ_DATA: u8 = 0x22;
 /// The value before atomic `seq`, in the RDMA extension's address.
 pub const ATOMIC_ANSWER: u8 = 0x23;
 
-/// XRC: what the peer of this QP, `seq`, has sent to an SRQ of the writer was refused; `imm` is the event that says how.
+/// XRC: what the peer of this QP, `seq`, has sent to an SRQ of the writer was refused; `imm` is the event that
+/// says how, if there is one.
 pub const FAILED: u8 = 0x24;
 
 /// The first entry of a message.

@@ -39,6 +39,10 @@ impl Handle for Remote {
         let _ = seqpacket::send(self.0.as_fd(), &news.encode(), &[]);
     }
 
+    fn failed(&self, _: Option<EventType>) {
+        let _ = seqpacket::send(self.0.as_fd(), &Message::new(Kind::Failed).encode(), &[]);
+    }
+
     fn changed(&self, qp: &Qp) {
         let news = Message { attr: attributes(qp), ..Message::new(Kind::Changed) };
         let _ = seqpacket::send(self.0.as_fd(), &news.encode(), &[]);
@@ -100,7 +104,7 @@ impl Guest {
                 dm = node.dm_handles.get(request.number);
                 dm.as_ref().map(|_| None).ok_or(Errno::EINVAL)
             }
-            Kind::Answer | Kind::Event | Kind::Changed => return false,
+            Kind::Answer | Kind::Event | Kind::Changed | Kind::Failed => return false,
         };
         match done {
             Ok(Some(qp)) => answer.attr = attributes(&qp),

@@ -26,10 +26,12 @@ pub enum Kind {
     Event = 8,
     /// The QP has changed to `attr`.
     Changed = 9,
+    /// The QP has gone to ERR.
+    Failed = 10,
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 10] = [
         Kind::Open,
         Kind::Restore,
         Kind::Modify,
@@ -39,6 +41,7 @@ impl Kind {
         Kind::Answer,
         Kind::Event,
         Kind::Changed,
+        Kind::Failed,
     ];
 }
 

@@ -252,12 +252,11 @@ impl Opened {
                 let Some(event) = EventType::from_raw(news.number).filter(|e| e.names_an_object()) else {
                     return;
                 };
-                use EventType::{QpAccessErr, QpFatal, QpReqErr};
-                if matches!(event, QpFatal | QpReqErr | QpAccessErr) {
-                    conn.attr.qp_state = QpState::Err.raw();
-                    self.qp.set_state(QpState::Err);
-                }
                 self.qp.raise(event);
+            }
+            Kind::Failed => {
+                conn.attr.qp_state = QpState::Err.raw();
+                self.qp.set_state(QpState::Err);
             }
             _ => {}
         }
