@@ -4,12 +4,14 @@
  */
 #include "partners.h"
 
+#include <dirent.h>
+
 #define BUFFER (1 << 20)
 #define SOURCE (512 << 10)
 #define ROOM 2048
 #define RECEIVES 64
 
-enum what { MAKE, OPEN, MOVE, STATE, DROP, POST, TAKE, EVENT, FORK, DOMAIN };
+enum what { MAKE, OPEN, MOVE, STATE, DROP, POST, TAKE, EVENT, FORK, DOMAIN, COUNT };
 
 struct order {
     enum what what;
@@ -83,6 +85,19 @@ static int move(struct process *p, const struct order *o)
     }
 }
 
+static uint32_t descriptors(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    uint32_t n = 0;
+
+    if (!dir)
+        die("/proc/self/fd");
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
 static struct answer obey(struct process *p, const struct order *o)
 {
     struct answer a = {.srqn = p->srqn};
@@ -141,6 +156,9 @@ static struct answer obey(struct process *p, const struct order *o)
         init_domain.oflags = (int)o->number;
         domain = ibv_open_xrcd(p->s.context, &init_domain);
         a.error = domain ? ibv_close_xrcd(domain) : errno;
+        break;
+    case COUNT:
+        a.number = descriptors();
         break;
     case EVENT:
         do
@@ -256,6 +274,32 @@ static void one_error_for_all(void)
     ZERO(ibv_destroy_qp(qp));
 }
 
+/* Handles that come and go leave nothing behind, neither here nor there. */
+static void many_handles(void)
+{
+    uint32_t target = make_shared(1), before[2], after[2];
+    uint64_t end = now_ms() + 20000;
+
+    for (int i = 0; i < 2; i++)
+        before[i] = ask(i, (struct order){.what = COUNT}).number;
+    for (int i = 0; i < 500; i++) {
+        struct answer a;
+
+        ZERO(ask(1, (struct order){.what = DROP}).error);
+        a = ask(1, (struct order){.what = OPEN, .number = target});
+        if (a.error)
+            die("open %d: %s", i, rc_name(a.error));
+    }
+    /* The end of the last connection may still be on its way. */
+    for (int i = 0; i < 2; i++)
+        do
+            after[i] = ask(i, (struct order){.what = COUNT}).number;
+        while (after[i] != before[i] && now_ms() < end);
+    printf("500 handles later: as many descriptors %s %s\n", yes(before[0] == after[0]), yes(before[1] == after[1]));
+    for (int i = 0; i < 2; i++)
+        ZERO(ask(i, (struct order){.what = DROP}).error);
+}
+
 int main(int argc, char **argv)
 {
     static const int all[] = {0, 1, 2, 3};
@@ -286,6 +330,7 @@ int main(int argc, char **argv)
     make_process(&me, fd);
     cq = NEED(ibv_create_cq(me.s.context, 128, NULL, NULL, 0));
     one_error_for_all();
+    many_handles();
 
     printf("the domain exists: made anew %s", rc_name(ask(1, (struct order){.what = DOMAIN, .number = O_CREAT | O_EXCL}).error));
     printf(", opened %s\n", rc_name(ask(1, (struct order){.what = DOMAIN}).error));
@@ -305,6 +350,14 @@ int main(int argc, char **argv)
         ZERO(ask(i, (struct order){.what = FORK}).error);
     show_states(all, 3);
     send_to(qp, all, 4, 15);
+
+    printf("the maker is stopped\n");
+    kill(others[0].pid, SIGSTOP);
+    if (waitpid(others[0].pid, NULL, WUNTRACED) != others[0].pid)
+        die("waitpid");
+    printf("  a move: %s\n", rc_name(ask(1, (struct order){.what = MOVE, .state = IBV_QPS_RTS}).error));
+    kill(others[0].pid, SIGCONT);
+    show_states(all, 3);
 
     printf("the maker's handle is destroyed\n");
     ZERO(ask(0, (struct order){.what = DROP}).error);

@@ -230,6 +230,12 @@ impl EventType {
         use EventType::*;
         !matches!(self, DeviceFatal | PortActive | PortErr | GidChange)
     }
+
+    /// The event is about a QP.
+    pub const fn names_a_qp(self) -> bool {
+        use EventType::*;
+        self.names_an_object() && !matches!(self, CqErr | SrqErr | SrqLimitReached)
+    }
 }
 
 impl Mtu {

@@ -229,6 +229,7 @@ impl Opened {
                 }
                 Ok((m, _)) => self.note(&mut conn, &m),
                 Err(Errno::EAGAIN) => return,
+                Err(_) if conn.stage == Stage::Looking => return self.look_again(&mut conn),
                 Err(_) => return self.orphaned(&mut conn),
             }
         }
@@ -249,10 +250,10 @@ impl Opened {
         match news.kind {
             Kind::Changed => self.learn(conn, &news.attr),
             Kind::Event => {
-                let Some(event) = EventType::from_raw(news.number).filter(|e| e.names_an_object()) else {
-                    return;
-                };
-                self.qp.raise(event);
+                // Any other would be taken for one of another kind of object.
+                if let Some(event) = EventType::from_raw(news.number).filter(|e| e.names_a_qp()) {
+                    self.qp.raise(event);
+                }
             }
             Kind::Failed => {
                 conn.attr.qp_state = QpState::Err.raw();
