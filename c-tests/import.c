@@ -13,7 +13,7 @@ static struct ibv_context *import(int fd)
 
 /* What another process is told beside the descriptor. */
 struct handles {
-    uint32_t pd, mr, dm;
+    uint32_t pd, mr, dm, unused;
     size_t at;
 };
 

@@ -29,7 +29,7 @@ MAYBE struct partner spawn_partner(const char *name, int fd)
     if (p.pid == 0) {
         sprintf(number[0], "%d", pair[1]);
         sprintf(number[1], "%d", fd);
-        execl("/proc/self/exe", name, number[0], number[1], NULL);
+        execl(own_path(), name, number[0], number[1], NULL);
         _exit(1);
     }
     close(pair[1]);

@@ -6,7 +6,9 @@ use std::{fs, process::Command};
 
 use toolchain::{
     Scratch, have, our_include,
-    programs::{Place, assert_loads_ours, builds, library_folder, our_build, root, run_alone, run_pair},
+    programs::{
+        Place, assert_loads_ours, builds, library_folder, our_build, root, run_alone, run_pair, words,
+    },
     run,
 };
 
@@ -106,7 +108,8 @@ fn a_program_builds_by_pkg_config() {
     let program = dir.path("query");
     let flags = query("--cflags") + &query("--libs");
     let mut cc = Command::new("gcc");
-    cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"]).arg(root().join("c-tests/query.c"));
+    cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror"]).args(words("ANYVERBS_TEST_CFLAGS"));
+    cc.arg(root().join("c-tests/query.c"));
     run(cc.args(flags.split_whitespace()).arg("-pthread").arg("-o").arg(&program));
     assert_loads_ours(&program, &lib.path(""));
 }

@@ -2,11 +2,11 @@
 //! They print their seed when something is wrong; `-s SEED` repeats it. Every program ends itself by an alarm.
 mod toolchain;
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use toolchain::{
-    Scratch, gcc, our_include,
-    programs::{library_folder, root},
+    Scratch, our_include,
+    programs::{compiler, library_folder, root, wrapped},
     run,
 };
 
@@ -40,12 +40,11 @@ fn stress(name: &str, args: &[&str]) {
     let name = name.rsplit('/').next().expect("a program has a name");
     let (dir, lib) = (Scratch::new(name), library_folder());
     let program = dir.path(name);
-    let mut cc = gcc(&our_include());
-    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    let mut cc = compiler(&our_include());
     cc.arg(root().join("c-tests").join(source)).arg("-o").arg(&program);
     run(cc.arg("-L").arg(lib.path("")).arg("-libverbs"));
     for direct in ["1", "0"] {
-        let out = Command::new(&program)
+        let out = wrapped(&[], &program)
             .args(args)
             .env("LD_LIBRARY_PATH", lib.path(""))
             .env("ANYVERBS_SOFT", "1")

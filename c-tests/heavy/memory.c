@@ -98,7 +98,7 @@ int main(int argc, char **argv)
     struct side s;
     long before;
 
-    alarm(60);
+    limit_time(60);
     used();
     before = used();
     context = open_device();

@@ -143,6 +143,8 @@ int main(int argc, char **argv)
         context = open_device();
         make_side(&responder, context, IBV_QPT_RC, 4096);
         all_cases(SECOND_FD, 0, &responder);
+        drop_side(&responder);
+        ZERO(ibv_close_device(context));
         return 0;
     }
     fd = second_process(argv, "second", &pid);

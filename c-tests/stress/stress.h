@@ -52,7 +52,7 @@ MAYBE void options(int argc, char **argv, long default_count, int seconds)
             count = atol(optarg);
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    alarm(getenv("STRESS_SECONDS") ? (unsigned)atoi(getenv("STRESS_SECONDS")) : (unsigned)seconds);
+    limit_time((unsigned)seconds);
 }
 
 /* Fast to fill and to check: eight bytes depend on the seed and on where they lie. */
@@ -97,7 +97,7 @@ MAYBE int second_process(char **argv, const char *mode, pid_t *pid)
         die("fork");
     if (*pid == 0) {
         dup2(pair[1], SECOND_FD);
-        execl("/proc/self/exe", argv[0], "-s", seed_text, "-n", count_text, mode, NULL);
+        execl(own_path(), argv[0], "-s", seed_text, "-n", count_text, mode, NULL);
         _exit(127);
     }
     close(pair[1]);
@@ -136,7 +136,7 @@ MAYBE long rss_kib(void)
 
 /* What one QP tells its peer. */
 struct about {
-    uint32_t qpn, psn, rkey;
+    uint32_t qpn, psn, rkey, unused;
     uint64_t address;
     union ibv_gid gid;
 };

@@ -1,4 +1,8 @@
 //! The C programs of `c-tests/`: built, run on this build's library, and compared with `c-tests/expected/`.
+//!
+//! For sanitizers and the like: `ANYVERBS_TEST_LIBRARY` names a built libibverbs.so to load instead, `ANYVERBS_TEST_CFLAGS` adds
+//! options of the C compiler, `ANYVERBS_TEST_WRAP` is put before each program; words are separated by spaces. With another
+//! library, programs are built against our headers alone.
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
@@ -34,7 +38,9 @@ pub fn root() -> &'static Path {
 /// The program built against each set of headers that the machine has.
 pub fn builds(name: &str) -> Vec<Build> {
     let mut builds = vec![build(name, "our headers", &our_include())];
-    if let Some(system) = system_include() {
+    if std::env::var_os("ANYVERBS_TEST_LIBRARY").is_none()
+        && let Some(system) = system_include()
+    {
         builds.push(build(name, "installed headers", &system));
     }
     builds
@@ -61,12 +67,36 @@ pub fn public_build(name: &str, folder: &Path) -> Build {
 
 /// A folder with the `.so.1` link, without which the loader would silently take the system's library.
 pub fn library_folder() -> Scratch {
-    let built = std::env::current_exe().expect("this test").with_file_name("libibverbs.so");
+    let own = || std::env::current_exe().expect("this test").with_file_name("libibverbs.so");
+    let built = std::env::var_os("ANYVERBS_TEST_LIBRARY").map_or_else(own, PathBuf::from);
     let folder = Scratch::new("lib");
     for name in ["libibverbs.so", "libibverbs.so.1"] {
         symlink(&built, folder.path(name)).expect("a link");
     }
     folder
+}
+
+/// The words of an environment variable.
+pub fn words(variable: &str) -> Vec<String> {
+    let text = std::env::var(variable).unwrap_or_default();
+    text.split_whitespace().map(String::from).collect()
+}
+
+/// A compiler of C programs, with what `ANYVERBS_TEST_CFLAGS` adds.
+pub fn compiler(include: &Path) -> Command {
+    let mut cc = gcc(include);
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    cc.args(words("ANYVERBS_TEST_CFLAGS"));
+    cc
+}
+
+/// A command that runs `program` under `wrap` and what `ANYVERBS_TEST_WRAP` says.
+pub fn wrapped(wrap: &[String], program: &Path) -> Command {
+    let more = words("ANYVERBS_TEST_WRAP");
+    let mut words = wrap.iter().chain(&more).map(AsRef::as_ref).chain([program.as_os_str()]);
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words);
+    command
 }
 
 /// Panics unless `program` would load the library in `lib`.
@@ -104,9 +134,8 @@ pub fn run_pair(name: &str, build: &Build, server_at: &Place, client_at: &Place)
 
 impl Build {
     fn spawn(&self, place: &Place, args: &[&str]) -> Child {
-        let mut words = place.wrap.iter().map(AsRef::as_ref).chain([self.program.as_os_str()]);
-        let mut command = Command::new(words.next().expect("a program"));
-        command.args(words).args(args).env("LD_LIBRARY_PATH", &self.lib).env("ANYVERBS_SOFT", "1");
+        let mut command = wrapped(&place.wrap, &self.program);
+        command.args(args).env("LD_LIBRARY_PATH", &self.lib).env("ANYVERBS_SOFT", "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("the program starts")
     }
@@ -115,8 +144,7 @@ impl Build {
 fn build(name: &str, headers: &'static str, include: &Path) -> Build {
     let (dir, folder) = (Scratch::new(name), library_folder());
     let (program, lib) = (dir.path(name), folder.path(""));
-    let mut cc = gcc(include);
-    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]);
+    let mut cc = compiler(include);
     cc.arg(root().join("c-tests").join(format!("{name}.c"))).arg("-o").arg(&program);
     run(cc.arg("-L").arg(&lib).arg("-libverbs"));
     assert_loads_ours(&program, &lib);

@@ -4,7 +4,8 @@ use std::{process::Command, time::Duration};
 use crate::{
     apt,
     report::Tally,
-    run, stage,
+    run::{self, Outcome},
+    stage,
     trials::{self, sid},
 };
 
@@ -52,24 +53,30 @@ fn cargo_test(tally: &mut Tally) {
         Ok(outcome) => outcome,
         Err(why) => return tally.check(step, "cargo test", Err(why)),
     };
+    let counted = count(&outcome, |name, result| tally.check(step, name, result));
+    let verdict = if outcome.ok() && counted > 0 { "PASS" } else { "FAIL" };
+    println!("{verdict} {step}: {counted} tests in {:.1} s", outcome.took.as_secs_f64());
+}
+
+/// Hands each test that `cargo test` reports to `check`, prints everything where one failed, and returns how many there were.
+pub fn count(outcome: &Outcome, mut check: impl FnMut(&str, Result<(), String>)) -> usize {
     let mut counted = 0;
     for line in outcome.out.lines() {
         let Some(test) = line.strip_prefix("test ") else { continue };
         if let Some(name) = test.strip_suffix(" ... ok") {
-            tally.check(step, name, Ok(()));
+            check(name, Ok(()));
             counted += 1;
         } else if let Some(name) = test.strip_suffix(" ... FAILED") {
-            tally.check(step, name, Err("failed".into()));
+            check(name, Err("failed".into()));
             counted += 1;
         }
     }
     if !outcome.ok() {
         println!("{}\n{}", outcome.out, run::tail(&outcome.err, 60));
-        tally.check(step, "cargo test", Err(format!("exit code {:?}", outcome.code)));
+        check("cargo test", Err(format!("exit code {:?}", outcome.code)));
     }
-    let verdict = if outcome.ok() && counted > 0 { "PASS" } else { "FAIL" };
-    println!("{verdict} {step}: {counted} tests in {:.1} s", outcome.took.as_secs_f64());
     if counted == 0 {
-        tally.check(step, "tests", Err("none ran".into()));
+        check("tests", Err("none ran".into()));
     }
+    counted
 }

@@ -9,6 +9,7 @@ use crate::{
 
 mod behaviour;
 mod bulk;
+mod checkers;
 mod conformance;
 mod guest;
 mod hostile;
@@ -45,6 +46,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         idle::TRIALS,
         hostile::TRIALS,
         load::TRIALS,
+        checkers::TRIALS,
         port::TRIALS,
         netns::TRIALS,
         behaviour::TRIALS,
