@@ -274,6 +274,50 @@ static void one_error_for_all(void)
     ZERO(ibv_destroy_qp(qp));
 }
 
+/* Two of one maker, which different processes have open: both go on, though one process takes over the numbers of both. */
+static void two_targets(void)
+{
+    static const int rest[] = {1, 2, 3};
+    uint64_t end = now_ms() + 20000;
+    uint32_t target[2], srqn;
+    struct ibv_qp *qp[2];
+    struct ibv_wc wc;
+
+    printf("two of one maker\n");
+    for (int i = 0; i < 2; i++) {
+        target[i] = ask(0, (struct order){.what = MAKE}).number;
+        ZERO(ask(1 + i, (struct order){.what = OPEN, .number = target[i]}).error);
+        qp[i] = join_target(1 + i, target[i]);
+        send_to(qp[i], rest, 3, 10);
+    }
+    kill_partner(&others[0]);
+    for (int i = 0; i < 2; i++)
+        send_to(qp[i], rest, 3, 20);
+    show_states(rest, 2);
+    printf("one of them is open nowhere any more\n");
+    kill_partner(&others[1]);
+    /* What is on its way past the target may arrive for a while. */
+    do {
+        srqn = ask(2, (struct order){.what = POST}).srqn;
+        post(qp[0], IBV_WR_SEND, srqn, 30);
+        wc = next_wc(cq);
+        if (wc.status == IBV_WC_SUCCESS)
+            ask(2, (struct order){.what = TAKE, .seed = 30});
+    } while (wc.status == IBV_WC_SUCCESS && now_ms() < end);
+    show_wc("  send", &wc);
+    send_to(qp[1], rest + 2, 1, 40);
+    show_states(rest + 1, 1);
+    kill_partner(&others[2]);
+    for (int i = 0; i < 2; i++)
+        ZERO(ibv_destroy_qp(qp[i]));
+}
+
+static void spawn_partners(int fd)
+{
+    for (int i = 0; i < 3; i++)
+        others[i] = spawn_partner("open_qp_processes", fd);
+}
+
 /* Handles that come and go leave nothing behind, neither here nor there. */
 static void many_handles(void)
 {
@@ -325,10 +369,11 @@ int main(int argc, char **argv)
     if (fd < 0)
         die("mkstemp");
     unlink(name);
-    for (int i = 0; i < 3; i++)
-        others[i] = spawn_partner("open_qp_processes", fd);
+    spawn_partners(fd);
     make_process(&me, fd);
     cq = NEED(ibv_create_cq(me.s.context, 128, NULL, NULL, 0));
+    two_targets();
+    spawn_partners(fd);
     one_error_for_all();
     many_handles();
 
