@@ -44,6 +44,7 @@ const char *const condition_names[] = {
     [RECV_SGE_0] = "recv-sge-0",
     [RECV_SGE_MAX] = "recv-sge-max",
     [RECV_SGE_OVER] = "recv-sge-max-and-one",
+    [BAD_QKEY] = "bad-qkey",
     [ILLEGAL] = "illegal",
 };
 static const char *const state_words[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "err"};
@@ -163,6 +164,8 @@ static int applies(enum op op, enum api api, enum condition c)
         return op <= WRITE_IMM;
     case NO_RECEIVE:
         return takes_receive(op);
+    case BAD_QKEY:
+        return op <= SEND_IMM;
     default:
         return sends || (op == WRITE_IMM && c == RECV_BAD_LKEY);
     }
@@ -174,6 +177,8 @@ static int exists(enum op op, enum transport t, enum api api, enum condition c)
     int possible = legal(op, t) && !(op == FLUSH && api == POST);
 
     if (!applies(op, api, c) || possible != (c != ILLEGAL))
+        return 0;
+    if (c == BAD_QKEY && t != UD)
         return 0;
     /* The header of a datagram needs its place. */
     if (c == RECV_SGE_0 && t == UD)

@@ -42,7 +42,9 @@ static void word_of(const struct end *e, const struct ibv_wc *wc, char *to, size
 {
     int n = snprintf(to, size, "%" PRIu64 ":%s", wc->wr_id ^ TAG, status_word(wc->status));
     int receive = (wc->opcode & IBV_WC_RECV) != 0;
-    uint32_t bits = (uint32_t)wc->wc_flags & (IBV_WC_GRH | IBV_WC_WITH_IMM | IBV_WC_WITH_INV);
+    /* IBV_WC_GRH says something about UD only: ibv_poll_cq(3). */
+    uint32_t known = IBV_WC_WITH_IMM | IBV_WC_WITH_INV | (e->kase->transport == UD ? IBV_WC_GRH : 0);
+    uint32_t bits = (uint32_t)wc->wc_flags & known;
     uint32_t qpn = e->qp->qp_num;
 
     if (wc->status == IBV_WC_SUCCESS) {

@@ -59,6 +59,8 @@ enum condition {
     RECV_SGE_0,
     RECV_SGE_MAX,
     RECV_SGE_OVER,
+    /* A datagram with another Q_Key than the receiver's. */
+    BAD_QKEY,
     /* The transport does not have this opcode. */
     ILLEGAL,
     CONDITIONS

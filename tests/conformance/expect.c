@@ -87,7 +87,7 @@ static void refused(const struct scene *s, struct expected *x)
 {
     struct report *r = new_answer(x);
 
-    say(&r[ACTIVE], A_POST, "EINVAL|ENOMEM|EOPNOTSUPP|EMSGSIZE");
+    say(&r[ACTIVE], A_POST, "EINVAL|ENOMEM|ENOSPC|EOPNOTSUPP|EMSGSIZE");
     say(&r[ACTIVE], A_SEND, "%s", s->marker_sent);
     /* The receive that was for the request serves the marker. */
     say(&r[PASSIVE], A_RECV, "%.3s%s", takes_receive(s->k->op) ? "101" : "102", s->marker_received + 3);
@@ -304,8 +304,10 @@ void expect(const struct kase *k, const struct end *e, struct expected *x)
 {
     struct scene s = scene_of(k, length_of(k, e));
     int unreliable = k->transport == UC || k->transport == UD;
+    char by_subject[64];
 
     x->count = 0;
+    snprintf(by_subject, sizeof(by_subject), "101%s", s.marker_received + 3);
     if (k->condition == SGE_MAX)
         s = scene_of(k, pieces((e->role == ACTIVE ? &e->me : &e->peer)->max_send_sge, 0, ~0u));
     if (k->condition == RECV_SGE_MAX)
@@ -398,14 +400,14 @@ void expect(const struct kase *k, const struct end *e, struct expected *x)
     case NO_RECEIVE:
         no_receive(&s, x);
         break;
+    case BAD_QKEY:
+        /* IBA 9.8.3: silently dropped; the receive serves the marker. */
+        lost(&s, x, by_subject);
+        break;
     case RECV_SHORT:
-        if (unreliable) {
-            /* Dropped, and the receive serves the marker (UD: IBA 9.8.3), or told as an error of its length. */
-            char by_subject[64];
-
-            snprintf(by_subject, sizeof(by_subject), "101%s", s.marker_received + 3);
+        /* Dropped, and the receive serves the marker (UD: IBA 9.8.3), or told as an error of its length. */
+        if (unreliable)
             lost(&s, x, by_subject);
-        }
         fails_at_receive(&s, x, "LOC_LEN_ERR", "REM_INV_REQ_ERR");
         break;
     case RECV_BAD_LKEY:

@@ -21,6 +21,13 @@ uint64_t send_ops(enum op op)
     return flags[op];
 }
 
+static uint32_t qkey_of(const struct end *e, const struct request *r)
+{
+    int wrong = e->kase->kind == OPERATION && e->kase->condition == BAD_QKEY && r->number == SUBJECT;
+
+    return CONFORM_QKEY ^ (wrong ? 0x100u : 0);
+}
+
 static int by_post(struct end *e, const struct request *r, unsigned flags)
 {
     static const enum ibv_wr_opcode opcodes[] = {
@@ -42,7 +49,7 @@ static int by_post(struct end *e, const struct request *r, unsigned flags)
     if (e->kase->transport == UD) {
         wr.wr.ud.ah = e->ah;
         wr.wr.ud.remote_qpn = e->peer.qpn;
-        wr.wr.ud.remote_qkey = CONFORM_QKEY;
+        wr.wr.ud.remote_qkey = qkey_of(e, r);
     } else if (r->op == CMP_SWAP || r->op == FETCH_ADD) {
         wr.wr.atomic.remote_addr = r->remote;
         wr.wr.atomic.rkey = r->rkey;
@@ -111,7 +118,7 @@ static int by_calls(struct end *e, const struct request *r, unsigned flags)
         break;
     }
     if (e->kase->transport == UD)
-        ibv_wr_set_ud_addr(x, e->ah, e->peer.qpn, CONFORM_QKEY);
+        ibv_wr_set_ud_addr(x, e->ah, e->peer.qpn, qkey_of(e, r));
     if (e->kase->transport == XRC && has_list)
         ibv_wr_set_xrc_srqn(x, e->peer.srqn);
     if (has_list && r->is_inline && r->n == 1) {
