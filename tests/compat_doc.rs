@@ -135,21 +135,20 @@ fn judges() -> String {
     out += "\nWhat the pyverbs suite skips, and why; a skip that is not listed here fails the judge.\n\n";
     out += "| test | kind | reason |\n| --- | --- | --- |\n";
     out += &rows(&read("xtask/src/trials/pyverbs_skips.tsv"));
-    out += "\nWhere urxe0 differs from what our own suite (`tests/conformance`) expects, on purpose; any other difference fails the\n";
-    out += "judge. The second table is for the wire alone.\n";
-    for file in ["urxe", "urxe-wire"] {
-        out += "\n| cases | why |\n| --- | --- |\n";
-        out += &deviations(&read(&format!("tests/conformance/deviations/{file}.tsv")));
+    out += "\nWhere urxe0 differs from what our own suite (`tests/conformance`) expects; any other difference fails the judge.\n\n";
+    out += "| where | cases | why |\n| --- | --- | --- |\n";
+    for (file, place) in [("urxe", "everywhere"), ("urxe-wire", "between hosts")] {
+        out += &deviations(&read(&format!("tests/conformance/deviations/{file}.tsv")), place);
     }
     out
 }
 
 /// Cases and reasons of a file of deviations.
-fn deviations(text: &str) -> String {
+fn deviations(text: &str, place: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.fold(String::new(), |out, line| {
         let columns: Vec<&str> = line.split('\t').collect();
-        out + &format!("| `{}` | {} |\n", columns[0].trim_start_matches('?'), columns[2])
+        out + &format!("| {place} | `{}` | {} |\n", columns[0].trim_start_matches('?'), columns[2])
     })
 }
 

@@ -1,6 +1,6 @@
 //! Address handles: where a datagram goes.
 use super::mem::PdId;
-use super::types::Gid;
+use super::types::{Gid, Mtu};
 use super::wire::ip::IpUdp;
 
 /// An address, as `ibv_create_ah` or a connected QP's `ah_attr` gives it.
@@ -24,6 +24,8 @@ pub struct Address {
     pub same_host: bool,
     /// InfiniBand link layer: the address names a LID and has no GRH. `dgid` and `sgid` are this port's first GID then.
     pub lid_only: bool,
+    /// What a datagram may carry: the port's active MTU.
+    pub mtu: Mtu,
 }
 
 impl Address {

@@ -116,6 +116,7 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         sl: wanted.sl,
         same_host: node.is_this_host(wanted.dgid),
         lid_only: false,
+        mtu: node.gids().active_mtu(),
     })
 }
 
@@ -146,6 +147,7 @@ fn resolve_lid(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         sl: wanted.sl,
         same_host: true,
         lid_only: true,
+        mtu: node.gids().active_mtu(),
     })
 }
 

@@ -45,6 +45,7 @@ const char *const condition_names[] = {
     [RECV_SGE_MAX] = "recv-sge-max",
     [RECV_SGE_OVER] = "recv-sge-max-and-one",
     [BAD_QKEY] = "bad-qkey",
+    [OTHER_PD_AH] = "other-pd-ah",
     [ILLEGAL] = "illegal",
 };
 static const char *const state_words[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "err"};
@@ -165,6 +166,7 @@ static int applies(enum op op, enum api api, enum condition c)
     case NO_RECEIVE:
         return takes_receive(op);
     case BAD_QKEY:
+    case OTHER_PD_AH:
         return op <= SEND_IMM;
     default:
         return sends || (op == WRITE_IMM && c == RECV_BAD_LKEY);
@@ -178,7 +180,8 @@ static int exists(enum op op, enum transport t, enum api api, enum condition c)
 
     if (!applies(op, api, c) || possible != (c != ILLEGAL))
         return 0;
-    if (c == BAD_QKEY && t != UD)
+    /* These are a datagram's. */
+    if ((c == BAD_QKEY || c == OTHER_PD_AH) && t != UD)
         return 0;
     /* The header of a datagram needs its place. */
     if (c == RECV_SGE_0 && t == UD)

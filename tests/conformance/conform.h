@@ -61,6 +61,8 @@ enum condition {
     RECV_SGE_OVER,
     /* A datagram with another Q_Key than the receiver's. */
     BAD_QKEY,
+    /* Its address handle belongs to another PD. */
+    OTHER_PD_AH,
     /* The transport does not have this opcode. */
     ILLEGAL,
     CONDITIONS
@@ -192,7 +194,7 @@ struct end {
     struct ibv_cq *send_cq, *recv_cq;
     struct ibv_qp *qp;
     struct ibv_srq *srq;
-    struct ibv_ah *ah;
+    struct ibv_ah *ah, *other_ah;
     struct ibv_mw *mw;
     struct ibv_qp_cap cap;
     struct hello me, peer;

@@ -301,6 +301,7 @@ int up_to(struct end *e, enum ibv_qp_state state)
         struct ibv_ah_attr attr = ah_to(&e->peer.gid);
 
         e->ah = NEED(ibv_create_ah(e->pd, &attr));
+        e->other_ah = NEED(ibv_create_ah(e->other_pd, &attr));
     }
     return 0;
 }
@@ -331,6 +332,8 @@ void drop_queues(struct end *e)
         ZERO(ibv_destroy_qp(e->qp));
     if (e->ah)
         ZERO(ibv_destroy_ah(e->ah));
+    if (e->other_ah)
+        ZERO(ibv_destroy_ah(e->other_ah));
     if (e->srq)
         ZERO(ibv_destroy_srq(e->srq));
     ZERO(ibv_destroy_cq(e->send_cq));
@@ -344,7 +347,7 @@ void drop_queues(struct end *e)
     if (e->forbidden)
         ZERO(ibv_dereg_mr(e->forbidden));
     e->qp = NULL;
-    e->ah = NULL;
+    e->ah = e->other_ah = NULL;
     e->srq = NULL;
     e->send_cq = e->recv_cq = NULL;
     e->channel = NULL;

@@ -400,6 +400,12 @@ void expect(const struct kase *k, const struct end *e, struct expected *x)
     case NO_RECEIVE:
         no_receive(&s, x);
         break;
+    case OTHER_PD_AH:
+        /* IBA 10.2.2.2: the PD of an address handle must be the QP's. It names no one status. */
+        fails_locally(&s, x, "LOC_PROT_ERR", 0);
+        fails_locally(&s, x, "LOC_QP_OP_ERR", 0);
+        refused(&s, x);
+        break;
     case BAD_QKEY:
         /* IBA 9.8.3: silently dropped; the receive serves the marker. */
         lost(&s, x, by_subject);

@@ -21,6 +21,13 @@ uint64_t send_ops(enum op op)
     return flags[op];
 }
 
+static struct ibv_ah *ah_of(const struct end *e, const struct request *r)
+{
+    int wrong = e->kase->kind == OPERATION && e->kase->condition == OTHER_PD_AH && r->number == SUBJECT;
+
+    return wrong ? e->other_ah : e->ah;
+}
+
 static uint32_t qkey_of(const struct end *e, const struct request *r)
 {
     int wrong = e->kase->kind == OPERATION && e->kase->condition == BAD_QKEY && r->number == SUBJECT;
@@ -47,7 +54,7 @@ static int by_post(struct end *e, const struct request *r, unsigned flags)
     if (r->op == SEND_INV || r->op == LOCAL_INV)
         wr.invalidate_rkey = r->rkey;
     if (e->kase->transport == UD) {
-        wr.wr.ud.ah = e->ah;
+        wr.wr.ud.ah = ah_of(e, r);
         wr.wr.ud.remote_qpn = e->peer.qpn;
         wr.wr.ud.remote_qkey = qkey_of(e, r);
     } else if (r->op == CMP_SWAP || r->op == FETCH_ADD) {
@@ -118,7 +125,7 @@ static int by_calls(struct end *e, const struct request *r, unsigned flags)
         break;
     }
     if (e->kase->transport == UD)
-        ibv_wr_set_ud_addr(x, e->ah, e->peer.qpn, qkey_of(e, r));
+        ibv_wr_set_ud_addr(x, ah_of(e, r), e->peer.qpn, qkey_of(e, r));
     if (e->kase->transport == XRC && has_list)
         ibv_wr_set_xrc_srqn(x, e->peer.srqn);
     if (has_list && r->is_inline && r->n == 1) {

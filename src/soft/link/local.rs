@@ -170,9 +170,6 @@ fn is_readable(run: Run<'_>) -> bool {
 /// Sends a datagram to a QP of this process; a receiver that does not want it makes no difference.
 pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<bool, WcStatus> {
     let wqe = sq.queue.wqe(at);
-    if wqe.length > Qp::MAX_DATAGRAM {
-        return Err(WcStatus::LocLenErr);
-    }
     let Some(peer) = qp.node.qp(wqe.remote_qpn) else { return sq.gather_nothing(qp, at).map(|()| true) };
     // The payload is gathered first: a receiver must not see a message that fails here.
     let mut bytes = [0u8; Qp::MAX_DATAGRAM as usize];

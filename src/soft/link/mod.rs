@@ -91,6 +91,9 @@ fn pump_datagrams(qp: &Qp, sq: &mut Requester) {
         if ah.pd != qp.pd {
             return sq.doom(qp, at, WcStatus::LocProtErr);
         }
+        if wqe.length > ah.address.mtu.bytes() {
+            return sq.doom(qp, at, WcStatus::LocLenErr);
+        }
         let to = wqe.remote_qpn;
         let sent = if multicast::is_for_group(&ah, to) {
             multicast::send(qp, sq, at, &ah)

@@ -19,9 +19,6 @@ pub fn is_for_group(ah: &Ah, to: Qpn) -> bool {
 /// Sends request `at` to all members; false: it goes on when there is room in a ring, or that has taken too long.
 pub fn send(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<bool, WcStatus> {
     let length = sq.queue.wqe(at).length;
-    if length > Qp::MAX_DATAGRAM {
-        return Err(WcStatus::LocLenErr);
-    }
     // The payload is gathered first: nobody must see a message that fails here.
     let mut bytes = [0u8; Qp::MAX_DATAGRAM as usize];
     let bytes = &mut bytes[..length as usize];

@@ -120,7 +120,7 @@ impl Nak {
 }
 
 impl Qp {
-    /// Payload bytes of a UD message at most: the largest MTU.
+    /// Payload bytes of a UD message at most, whatever the port's MTU: the largest MTU.
     pub const MAX_DATAGRAM: u32 = 4096;
 
     /// A QP in RESET.

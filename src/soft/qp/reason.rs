@@ -46,7 +46,10 @@ impl fmt::Display for Failed<'_> {
             WcStatus::LocLenErr => {
                 let (limit, why) = match op {
                     WrOpcode::CmpSwap | WrOpcode::FetchAdd | WrOpcode::AtomicWrite => (8, "exactly"),
-                    _ if qp.kind == QpType::Ud => (Qp::MAX_DATAGRAM, "at most"),
+                    _ if qp.kind == QpType::Ud => {
+                        let mtu = wqe.ah.as_ref().map_or(Qp::MAX_DATAGRAM, |ah| ah.address.mtu.bytes());
+                        (mtu, "at most the port's active_mtu,")
+                    }
                     _ => (MAX_MESSAGE, "at most"),
                 };
                 write!(f, "{length} bytes: expected {why} {limit}")

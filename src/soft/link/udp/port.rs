@@ -349,9 +349,6 @@ impl Port {
 /// How the request fails.
 pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<(), WcStatus> {
     let wqe = sq.queue.wqe(at);
-    if wqe.length > Qp::MAX_DATAGRAM {
-        return Err(WcStatus::LocLenErr);
-    }
     let imm = matches!(wqe.opcode, WrOpcode::SendImm).then_some(wqe.imm);
     let operation = if imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
     let bth = Bth {

@@ -284,9 +284,6 @@ pub fn has_room_for_datagram(qp: &Qp, wire: &Arc<Wire>, length: u32) -> bool {
 /// Sends a datagram over `wire`; false when the ring is full.
 pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>) -> Result<bool, WcStatus> {
     let wqe = sq.queue.wqe(at);
-    if wqe.length > Qp::MAX_DATAGRAM {
-        return Err(WcStatus::LocLenErr);
-    }
     let mut header = header(qp, wqe, wqe.remote_qpn, Psn::new(0));
     header.flags |= FIRST | LAST | DATAGRAM;
     header.spare = ah.address.sl as u16 | if ah.address.lid_only { NO_GRH } else { 0 };
