@@ -103,6 +103,10 @@ macro_rules! export_bool {
             concat!(".size __export.", $n, ", 1"),
             concat!(".symver __export.", $n, ", ", $n, "@@", $v, ", remove"),
             concat!("__export.", $n, ":"),
+            // Under this name the library itself finds it.
+            concat!(".globl __value.", $n),
+            concat!(".hidden __value.", $n),
+            concat!("__value.", $n, ":"),
             ".zero 1",
             ".popsection",
         );

@@ -8,13 +8,10 @@ use std::{
 };
 
 /// Functions that answer, but not for every case that the name promises.
-const PARTIAL: [(&str, &str); 6] = [
-    ("ibv_import_device", "kernel devices are not there yet"),
+const PARTIAL: [(&str, &str); 3] = [
+    ("ibv_fork_init", "protects nothing; kernels before 5.12 need that for kernel devices"),
     ("ibv_import_mr", "within a process; EOPNOTSUPP in another, see below"),
     ("ibv_import_pd", "within a process; EOPNOTSUPP in another, see below"),
-    ("verbs_open_device", "compiled providers are not hosted yet"),
-    ("execute_ioctl", "no fallback to write commands; kernel devices are not there yet"),
-    ("verbs_register_driver", "recorded only; compiled providers are not hosted yet"),
 ];
 
 /// Defaults of the ops table that do the work themselves.

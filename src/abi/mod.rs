@@ -56,6 +56,7 @@ mod pd;
 mod private;
 mod qp;
 mod srq;
+mod uverbs;
 mod wq;
 mod wr;
 
@@ -75,5 +76,6 @@ pub use pd::*;
 pub use private::*;
 pub use qp::*;
 pub use srq::*;
+pub use uverbs::*;
 pub use wq::*;
 pub use wr::*;

@@ -12,6 +12,9 @@ macro_rules! ops {
             $($(#[$meta])* pub $op: Option<unsafe extern "C" fn($($arg),*) $(-> $ret)?>,)*
         }
 
+        /// The slots' names in their order.
+        pub const OPS_NAMES: &[&str] = &[$(stringify!($op)),*];
+
         impl verbs_context_ops {
             /// Takes over every slot that `newer` fills.
             pub fn overlay(&mut self, newer: &Self) {

@@ -4,7 +4,7 @@ use super::{device, query};
 use crate::abi::*;
 use crate::provider::{context, object};
 use crate::sys::errno::Errno;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 
 /// Opens a device of the list.
@@ -13,11 +13,11 @@ use std::mem::transmute;
 /// What the provider says.
 ///
 /// # Safety
-/// `dev` must be an entry of the device list.
-pub unsafe fn open(dev: *mut ibv_device) -> Result<*mut verbs_context, Errno> {
-    let (provider, token) = device::origin(dev);
+/// `dev` must be an entry of the device list; `private` is what its provider takes, or null.
+pub unsafe fn open(dev: *mut ibv_device, private: *mut c_void) -> Result<*mut verbs_context, Errno> {
+    let (provider, token) = device::origin(dev).ok_or(Errno::EINVAL)?;
     // SAFETY: the device came from this provider with this token.
-    let vctx = unsafe { provider.alloc_context(dev, token) }?;
+    let vctx = unsafe { provider.alloc_context_with(dev, token, private) }?;
     device::retain(dev);
     // SAFETY: the provider made a context by `context::init`; nobody else has it yet.
     unsafe { finish(vctx) };
@@ -31,17 +31,20 @@ pub unsafe fn open(dev: *mut ibv_device) -> Result<*mut verbs_context, Errno> {
 pub fn import(cmd_fd: c_int) -> Result<*mut verbs_context, Errno> {
     let found = super::providers().iter().find_map(|p| Some((p.name(), p.token_of(cmd_fd)?)));
     let devices = device::list(super::providers());
-    let dev = devices.iter().copied().find(|dev| {
-        let (provider, token) = device::origin(*dev);
-        found == Some((provider.name(), token))
-    });
-    let opened = dev.ok_or_else(|| {
-        refuse!(EINVAL, "ibv_import_device cmd_fd={cmd_fd}: expected a duplicate of a context's cmd_fd")
-    });
+    let opened = devices
+        .iter()
+        .find_map(|&dev| {
+            let (provider, token) = device::origin(dev)?;
+            (found == Some((provider.name(), token))).then_some((dev, provider, token))
+        })
+        .ok_or_else(|| {
+            refuse!(EINVAL, "ibv_import_device cmd_fd={cmd_fd}: expected a duplicate of a context's cmd_fd")
+        });
     // SAFETY: a device of the list; the new context is nobody else's yet.
-    let opened = opened.and_then(|dev| unsafe {
-        let vctx = open(dev)?;
-        libc::close(std::mem::replace(&mut (*vctx).context.cmd_fd, cmd_fd));
+    let opened = opened.and_then(|(dev, provider, token)| unsafe {
+        let vctx = provider.import_context(dev, token, cmd_fd)?;
+        device::retain(dev);
+        finish(vctx);
         Ok(vctx)
     });
     devices.into_iter().for_each(device::release);

@@ -4,16 +4,15 @@
 //! there are as many as differently named devices were ever seen. `refcount` counts lists and open contexts all the same,
 //! since compiled providers look at it.
 use crate::abi::{ibv_device, verbs_device};
-use crate::provider::{Found, Provider};
+use crate::provider::{Found, Provider, object};
 use crate::sys::errno::Errno;
-use std::ffi::c_char;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A device of the list; `ibv_device *` points to its first field.
-#[repr(C)]
-pub struct Device {
-    base: verbs_device,
+/// A device of the list.
+struct Device {
+    /// What `ibv_device *` points to: the provider's, or else ours.
+    c: *mut verbs_device,
     provider: &'static dyn Provider,
     found: Found,
     next: *mut Device,
@@ -26,7 +25,7 @@ pub fn list(providers: &[&'static dyn Provider]) -> Vec<*mut ibv_device> {
     let kernel = crate::core::sysfs::kernel_has_devices();
     let mut devices = Vec::new();
     for &provider in providers {
-        devices.extend(provider.devices(kernel).into_iter().map(|found| entry(provider, found).cast()));
+        devices.extend(provider.devices(kernel).into_iter().map(|found| c_device(entry(provider, found))));
     }
     devices.iter().for_each(|&device| retain(device));
     devices
@@ -35,31 +34,28 @@ pub fn list(providers: &[&'static dyn Provider]) -> Vec<*mut ibv_device> {
 /// Counts one more user of a device.
 pub fn retain(device: *mut ibv_device) {
     // SAFETY: entries of the list are never freed.
-    unsafe { (*device.cast::<Device>()).base.refcount.fetch_add(1, Ordering::Relaxed) };
+    unsafe { (*device.cast::<verbs_device>()).refcount.fetch_add(1, Ordering::Relaxed) };
 }
 
 /// Gives back what `list` or `retain` counted.
 pub fn release(device: *mut ibv_device) {
     // SAFETY: as in `retain`.
-    unsafe { (*device.cast::<Device>()).base.refcount.fetch_sub(1, Ordering::Release) };
+    unsafe { (*device.cast::<verbs_device>()).refcount.fetch_sub(1, Ordering::Release) };
 }
 
 /// The provider of a device and the provider's own name for it.
-pub fn origin(device: *mut ibv_device) -> (&'static dyn Provider, usize) {
-    // SAFETY: entries of the list are never freed, and these fields never change.
-    unsafe { ((*device.cast::<Device>()).provider, (*device.cast::<Device>()).found.token) }
+pub fn origin(device: *mut ibv_device) -> Option<(&'static dyn Provider, usize)> {
+    look_up(device).map(|d| (d.provider, d.found.token))
 }
 
-/// GUID in network byte order.
+/// GUID in network byte order; 0 for a pointer that is no device.
 pub fn guid(device: *mut ibv_device) -> u64 {
-    // SAFETY: as in `origin`.
-    unsafe { (*device.cast::<Device>()).found.guid }
+    look_up(device).map_or(0, |d| d.found.guid)
 }
 
 /// The kernel's index of the device, or -1.
 pub fn index(device: *mut ibv_device) -> i32 {
-    // SAFETY: as in `origin`.
-    unsafe { (*device.cast::<Device>()).found.index }
+    look_up(device).map_or(-1, |d| d.found.index)
 }
 
 /// A pointer that stands in the list.
@@ -67,7 +63,17 @@ pub fn index(device: *mut ibv_device) -> i32 {
 /// # Errors
 /// EINVAL for any other.
 pub fn known(device: *mut ibv_device) -> Result<*mut ibv_device, Errno> {
-    entries().any(|d| ptr::eq(d, device.cast())).then_some(device).ok_or(Errno::EINVAL)
+    look_up(device).map(|_| device).ok_or(Errno::EINVAL)
+}
+
+fn look_up(device: *mut ibv_device) -> Option<&'static Device> {
+    // SAFETY: entries are complete before they are published, never change and are never freed.
+    entries().map(|d| unsafe { &*d }).find(|d| ptr::eq(d.c.cast(), device))
+}
+
+fn c_device(entry: *mut Device) -> *mut ibv_device {
+    // SAFETY: as in `look_up`.
+    unsafe { (*entry).c.cast() }
 }
 
 fn entries() -> impl Iterator<Item = *mut Device> {
@@ -109,24 +115,14 @@ fn entry(provider: &'static dyn Provider, found: Found) -> *mut Device {
 }
 
 fn make(provider: &'static dyn Provider, found: Found) -> Device {
-    // SAFETY: plain data, a null pointer, no function and an atomic counter; zero is a value of each.
-    let mut base: verbs_device = unsafe { std::mem::zeroed() };
-    base.device.node_type = found.node_type;
-    base.device.transport_type = found.transport_type;
-    write_text(&mut base.device.name, &found.name);
-    write_text(&mut base.device.dev_name, &found.dev_name);
-    write_text(&mut base.device.dev_path, &found.dev_path);
-    write_text(&mut base.device.ibdev_path, &found.ibdev_path);
-    base.refcount = 1.into();
-    Device { base, provider, found, next: ptr::null_mut() }
-}
-
-/// Cuts what does not fit; the last byte stays NUL.
-fn write_text(to: &mut [c_char], text: &str) {
-    let room = to.len() - 1;
-    for (to, &byte) in to[..room].iter_mut().zip(text.as_bytes()) {
-        *to = byte as c_char;
-    }
+    let c = provider.device(found.token).unwrap_or_else(|| {
+        // SAFETY: plain data, a null pointer, no function and an atomic counter; zero is a value of each.
+        let c: *mut verbs_device = Box::into_raw(Box::new(unsafe { std::mem::zeroed() }));
+        // SAFETY: a fresh object of ours.
+        unsafe { object::fill_device(c, &found) };
+        c
+    });
+    Device { c, provider, found, next: ptr::null_mut() }
 }
 
 #[cfg(test)]
@@ -173,7 +169,7 @@ mod tests {
             assert_eq!(CStr::from_ptr((*first[1]).name.as_ptr()), c"two1");
             assert_eq!(CStr::from_ptr((*first[0]).ibdev_path.as_ptr()).count_bytes(), 255);
         }
-        assert_eq!((origin(first[1]).1, guid(first[0])), (1, 0x0102_u64.to_be()));
+        assert_eq!((origin(first[1]).map(|o| o.1), guid(first[0])), (Some(1), 0x0102_u64.to_be()));
         assert_eq!(known(first[0]), Ok(first[0]));
         assert_eq!(known(ptr::without_provenance_mut(64)), Err(Errno::EINVAL));
     }

@@ -13,5 +13,5 @@ use crate::provider::Provider;
 
 /// Where devices come from, in the order of the list.
 pub fn providers() -> &'static [&'static dyn Provider] {
-    &[&crate::soft::verbs::Soft]
+    &[&crate::kernel::Kernel, &crate::soft::verbs::Soft]
 }

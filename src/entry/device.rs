@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn ibv_open_device(dev: *mut ibv_device) -> *mut ib
 /// `verbs_open_device` of the private node; `private_data` is for compiled providers.
 pub(super) unsafe extern "C" fn verbs_open_device(
     dev: *mut ibv_device,
-    _private_data: *mut c_void,
+    private_data: *mut c_void,
 ) -> *mut ibv_context {
     pointer(|| {
         given(dev, "ibv_open_device", "device")?;
@@ -92,7 +92,7 @@ pub(super) unsafe extern "C" fn verbs_open_device(
             refuse!(EINVAL, "ibv_open_device device={dev:p}: expected an entry of a device list")
         })?;
         // SAFETY: a device of the list.
-        let vctx = unsafe { context::open(dev) }?;
+        let vctx = unsafe { context::open(dev, private_data) }?;
         // SAFETY: the context is the extension's last field.
         Ok(unsafe { &raw mut (*vctx).context })
     })

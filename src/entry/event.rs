@@ -3,8 +3,9 @@ use super::compat_1_0;
 use crate::abi::*;
 use crate::core::convention::{code, given, minus_one, nothing, pointer, refuse};
 use crate::core::gid::library;
-use crate::provider::{Look, context};
-use crate::sys::epoll::wait_cancellable;
+use crate::provider::{AsyncEvent, Events, Look, context};
+use crate::sys::epoll::{read_cancellable, wait_cancellable};
+use crate::sys::errno::Errno;
 use crate::sys::pthread;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::RawFd;
@@ -54,13 +55,23 @@ pub(super) unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let mut look = Look::First;
+    // SAFETY: the caller's promises are this function's.
+    if let Some(fd) = unsafe { reads_cq_events(channel, cq) } {
+        let mut record = [0; 1];
+        // Outside the fence against panics: a thread may be cancelled while it waits.
+        return match read_cancellable(fd, &mut record) {
+            // SAFETY: as above; the kernel tells the CQ that was given to it.
+            Ok(()) => unsafe { tell_cq_event(record[0], cq, cq_context) },
+            Err(e) => failed(e),
+        };
+    }
     loop {
         let mut waits = None;
         // SAFETY: the caller's promises are this function's.
         let result = unsafe { look_for_cq_event(channel, cq, cq_context, look, &mut waits) };
         match waits {
             None => return result,
-            // Outside the fence against panics: a thread may be cancelled while it waits.
+            // Outside the fence, as above.
             Some(fd) => look = if wait_cancellable(fd) { Look::Woken } else { Look::Interrupted },
         }
     }
@@ -85,16 +96,52 @@ unsafe fn look_for_cq_event(
                 *waits = Some((*channel).fd);
                 return Ok(0);
             };
-            *cq = of;
-            if !cq_context.is_null() {
-                *cq_context = (*of).cq_context;
-            }
-            if let Some(tell) = context::ops(ctx).cq_event {
-                tell(of);
-            }
+            hand_out(of, cq, cq_context);
             Ok(0)
         }
     })
+}
+
+/// # Safety
+/// `of` live, `cq` a place for it, `cq_context` a place for its context or NULL.
+unsafe fn hand_out(of: *mut ibv_cq, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) {
+    // SAFETY: the caller vouches for all.
+    unsafe {
+        *cq = of;
+        if !cq_context.is_null() {
+            *cq_context = (*of).cq_context;
+        }
+        if let Some(tell) = context::ops((*of).context).cq_event {
+            tell(of);
+        }
+    }
+}
+
+/// The descriptor that the kernel's records are read from; none where arguments are missing or events come otherwise.
+///
+/// # Safety
+/// A live channel or NULL.
+unsafe fn reads_cq_events(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq) -> Option<RawFd> {
+    // SAFETY: the caller vouches for the channel.
+    unsafe {
+        let channel = channel.as_ref().filter(|_| !cq.is_null())?;
+        (library(channel.context).ok()?.events == Events::Read).then_some(channel.fd)
+    }
+}
+
+/// # Safety
+/// `record` is a CQ's address, as the kernel was given it; places for both answers, the second or NULL.
+unsafe fn tell_cq_event(record: u64, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller vouches for all; a CQ waits for its events before it goes.
+        unsafe { hand_out(std::ptr::with_exposed_provenance_mut(record as usize), cq, cq_context) };
+        Ok(0)
+    })
+}
+
+fn failed(e: Errno) -> c_int {
+    e.store();
+    -1
 }
 
 /// Acknowledges `n` completion events of a CQ.
@@ -120,6 +167,15 @@ pub(super) unsafe extern "C-unwind" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     let mut look = Look::First;
+    // SAFETY: the caller's promises are this function's.
+    if let Some(fd) = unsafe { reads_async_events(ctx, event) } {
+        let mut record = [0; 2];
+        return match read_cancellable(fd, &mut record) {
+            // SAFETY: as above; the kernel tells an object that was given to it.
+            Ok(()) => unsafe { tell_async_event(ctx, event, kernel_event(record)) },
+            Err(e) => failed(e),
+        };
+    }
     loop {
         let mut waits = None;
         // SAFETY: the caller's promises are this function's.
@@ -148,6 +204,33 @@ unsafe fn look_for_async_event(
                 *waits = Some((*ctx).async_fd);
                 return Ok(0);
             };
+            Ok(tell_async_event(ctx, event, next))
+        }
+    })
+}
+
+/// # Safety
+/// As `reads_cq_events`, of a context.
+unsafe fn reads_async_events(ctx: *mut ibv_context, event: *mut ibv_async_event) -> Option<RawFd> {
+    // SAFETY: the caller vouches for the context.
+    unsafe {
+        let reads = !ctx.is_null() && !event.is_null() && library(ctx).ok()?.events == Events::Read;
+        reads.then(|| (*ctx).async_fd)
+    }
+}
+
+/// `struct ib_uverbs_async_event_desc`: element, then event type and a reserved word.
+fn kernel_event(record: [u64; 2]) -> AsyncEvent {
+    let [a, b, c, d, ..] = record[1].to_ne_bytes();
+    AsyncEvent { element: record[0], event_type: u32::from_ne_bytes([a, b, c, d]) }
+}
+
+/// # Safety
+/// A live context, room for the event; its element is what the event's type says.
+unsafe fn tell_async_event(ctx: *mut ibv_context, event: *mut ibv_async_event, next: AsyncEvent) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller vouches for all.
+        unsafe {
             *event = ibv_async_event::zeroed();
             (*event).event_type = next.event_type;
             match affected(next.event_type) {
@@ -157,8 +240,8 @@ unsafe fn look_for_async_event(
             if let Some(tell) = context::ops(ctx).async_event {
                 tell(ctx, event);
             }
-            Ok(0)
         }
+        Ok(0)
     })
 }
 

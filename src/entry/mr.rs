@@ -264,6 +264,7 @@ unsafe fn register(
     access: u32,
 ) -> Result<*mut ibv_mr, Errno> {
     given(pd, call, "pd")?;
+    let asked = access;
     let access = check_access(call, access)?;
     if addr.addr().checked_add(length).is_none() {
         return Err(refuse!(EINVAL, "{call} addr={addr:p} length={length}: the range wraps around"));
@@ -271,8 +272,23 @@ unsafe fn register(
     // SAFETY: a live PD.
     unsafe {
         let op = context::ops((*pd).context).reg_mr.ok_or(Errno::EOPNOTSUPP)?;
+        let access = access | optional_access(pd, asked);
         Ok(complete(op(pd, addr, length, iova, access as c_int), pd, addr, length))
     }
+}
+
+/// The optional flags, where the kernel behind the device says that it ignores those it does not know.
+///
+/// # Safety
+/// `pd` must be live.
+unsafe fn optional_access(pd: *mut ibv_pd, access: u32) -> u32 {
+    /// `IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS`.
+    const OPTIONAL_MR_ACCESS: u64 = 1;
+    // SAFETY: every device is the head of a verbs_device; contexts of tests may have none.
+    let support = unsafe {
+        (*(*pd).context).device.cast::<verbs_device>().as_ref().map_or(0, |device| device.core_support)
+    };
+    if support & OPTIONAL_MR_ACCESS != 0 { access & IBV_ACCESS_OPTIONAL_RANGE } else { 0 }
 }
 
 /// The fields of a new region that the library fills.

@@ -1,80 +1,76 @@
-//! Commands that providers send to the kernel through the library: none is here before kernel devices are hosted.
-//!
-//! Every one answers EOPNOTSUPP by its own convention. A name lists the first node that has it.
-use super::absent;
+//! Commands that providers send to the kernel through the library. A name lists the first node that has it; those whose
+//! parameters changed have a function for each form.
+use crate::kernel::command::{context, cq, device, domains, flow, mr, post, qp, qp_attr, srq, wq};
 
-export_private!(34 to 34: absent::get_context_34 => "ibv_cmd_get_context");
-export_private!(57: absent::get_context_57 => "ibv_cmd_get_context");
-export_private!(34 to 57: absent::create_cq_ex_34 => "ibv_cmd_create_cq_ex");
-export_private!(59: absent::create_cq_ex_59 => "ibv_cmd_create_cq_ex");
-export_private!(34 to 57: absent::create_cq_ex2_34 => "ibv_cmd_create_cq_ex2");
-export_private!(59: absent::create_cq_ex2_59 => "ibv_cmd_create_cq_ex2");
-export_private!(34 to 34: absent::reg_dmabuf_mr_34 => "ibv_cmd_reg_dmabuf_mr");
-export_private!(57: absent::reg_dmabuf_mr_57 => "ibv_cmd_reg_dmabuf_mr");
-export_private!(34 to 59: absent::create_qp_ex2_34 => "ibv_cmd_create_qp_ex2");
-export_private!(64: absent::create_qp_ex2_64 => "ibv_cmd_create_qp_ex2");
+export_private!(34 to 34: context::get_context => "ibv_cmd_get_context");
+export_private!(57: context::get_context_57 => "ibv_cmd_get_context");
+export_private!(34 to 57: cq::create_cq_ex => "ibv_cmd_create_cq_ex");
+export_private!(59: cq::create_cq_ex_59 => "ibv_cmd_create_cq_ex");
+export_private!(34 to 57: cq::create_cq_ex2 => "ibv_cmd_create_cq_ex2");
+export_private!(59: cq::create_cq_ex2_59 => "ibv_cmd_create_cq_ex2");
+export_private!(34 to 34: mr::reg_dmabuf_mr => "ibv_cmd_reg_dmabuf_mr");
+export_private!(57: mr::reg_dmabuf_mr_57 => "ibv_cmd_reg_dmabuf_mr");
+export_private!(34 to 59: qp::create_qp_ex2 => "ibv_cmd_create_qp_ex2");
+export_private!(64: qp::create_qp_ex2_64 => "ibv_cmd_create_qp_ex2");
+
+export_private!(34: context::query_context => "ibv_cmd_query_context");
+export_private!(34: cq::create_cq => "ibv_cmd_create_cq");
+export_private!(34: cq::destroy_cq => "ibv_cmd_destroy_cq");
+export_private!(34: cq::modify_cq => "ibv_cmd_modify_cq");
+export_private!(34: cq::resize_cq => "ibv_cmd_resize_cq");
+export_private!(34: device::query_device_any => "ibv_cmd_query_device_any");
+export_private!(34: device::query_port => "ibv_cmd_query_port");
+export_private!(34: domains::alloc_mw => "ibv_cmd_alloc_mw");
+export_private!(34: domains::alloc_pd => "ibv_cmd_alloc_pd");
+export_private!(34: domains::attach_mcast => "ibv_cmd_attach_mcast");
+export_private!(34: domains::close_xrcd => "ibv_cmd_close_xrcd");
+export_private!(34: domains::create_ah => "ibv_cmd_create_ah");
+export_private!(34: domains::dealloc_mw => "ibv_cmd_dealloc_mw");
+export_private!(34: domains::dealloc_pd => "ibv_cmd_dealloc_pd");
+export_private!(34: domains::destroy_ah => "ibv_cmd_destroy_ah");
+export_private!(34: domains::detach_mcast => "ibv_cmd_detach_mcast");
+export_private!(34: domains::open_xrcd => "ibv_cmd_open_xrcd");
+export_private!(34: flow::create_counters => "ibv_cmd_create_counters");
+export_private!(34: flow::create_flow => "ibv_cmd_create_flow");
+export_private!(34: flow::create_flow_action_esp => "ibv_cmd_create_flow_action_esp");
+export_private!(34: flow::destroy_counters => "ibv_cmd_destroy_counters");
+export_private!(34: flow::destroy_flow => "ibv_cmd_destroy_flow");
+export_private!(34: flow::destroy_flow_action => "ibv_cmd_destroy_flow_action");
+export_private!(34: flow::modify_flow_action_esp => "ibv_cmd_modify_flow_action_esp");
+export_private!(34: flow::read_counters => "ibv_cmd_read_counters");
+export_private!(34: mr::advise_mr => "ibv_cmd_advise_mr");
+export_private!(34: mr::alloc_dm => "ibv_cmd_alloc_dm");
+export_private!(34: mr::dereg_mr => "ibv_cmd_dereg_mr");
+export_private!(34: mr::free_dm => "ibv_cmd_free_dm");
+export_private!(34: mr::query_mr => "ibv_cmd_query_mr");
+export_private!(34: mr::reg_dm_mr => "ibv_cmd_reg_dm_mr");
+export_private!(34: mr::reg_mr => "ibv_cmd_reg_mr");
+export_private!(34: mr::rereg_mr => "ibv_cmd_rereg_mr");
+export_private!(34: post::poll_cq => "ibv_cmd_poll_cq");
+export_private!(34: post::post_recv => "ibv_cmd_post_recv");
+export_private!(34: post::post_send => "ibv_cmd_post_send");
+export_private!(34: post::post_srq_recv => "ibv_cmd_post_srq_recv");
+export_private!(34: post::req_notify_cq => "ibv_cmd_req_notify_cq");
+export_private!(34: qp::create_qp => "ibv_cmd_create_qp");
+export_private!(34: qp::create_qp_ex => "ibv_cmd_create_qp_ex");
+export_private!(34: qp::destroy_qp => "ibv_cmd_destroy_qp");
+export_private!(34: qp::open_qp => "ibv_cmd_open_qp");
+export_private!(34: qp_attr::modify_qp => "ibv_cmd_modify_qp");
+export_private!(34: qp_attr::modify_qp_ex => "ibv_cmd_modify_qp_ex");
+export_private!(34: qp_attr::query_qp => "ibv_cmd_query_qp");
+export_private!(34: srq::create_srq => "ibv_cmd_create_srq");
+export_private!(34: srq::create_srq_ex => "ibv_cmd_create_srq_ex");
+export_private!(34: srq::destroy_srq => "ibv_cmd_destroy_srq");
+export_private!(34: srq::modify_srq => "ibv_cmd_modify_srq");
+export_private!(34: srq::query_srq => "ibv_cmd_query_srq");
+export_private!(34: wq::create_rwq_ind_table => "ibv_cmd_create_rwq_ind_table");
+export_private!(34: wq::create_wq => "ibv_cmd_create_wq");
+export_private!(34: wq::destroy_rwq_ind_table => "ibv_cmd_destroy_rwq_ind_table");
+export_private!(34: wq::destroy_wq => "ibv_cmd_destroy_wq");
+export_private!(34: wq::modify_wq => "ibv_cmd_modify_wq");
 
 macro_rules! absent_since {
     ($since:tt: $($n:literal $f:ident;)*) => { $(export_private!($since: $crate::entry::absent::$f => $n);)* };
-}
-
-absent_since! {
-    34:
-    "ibv_cmd_advise_mr" errno;
-    "ibv_cmd_alloc_dm" errno;
-    "ibv_cmd_alloc_mw" errno;
-    "ibv_cmd_alloc_pd" errno;
-    "ibv_cmd_attach_mcast" errno;
-    "ibv_cmd_close_xrcd" errno;
-    "ibv_cmd_create_ah" errno;
-    "ibv_cmd_create_counters" errno;
-    "ibv_cmd_create_cq" errno;
-    "ibv_cmd_create_flow" errno;
-    "ibv_cmd_create_flow_action_esp" errno;
-    "ibv_cmd_create_qp" errno;
-    "ibv_cmd_create_qp_ex" errno;
-    "ibv_cmd_create_rwq_ind_table" errno;
-    "ibv_cmd_create_srq" errno;
-    "ibv_cmd_create_srq_ex" errno;
-    "ibv_cmd_create_wq" errno;
-    "ibv_cmd_dealloc_mw" errno;
-    "ibv_cmd_dealloc_pd" errno;
-    "ibv_cmd_dereg_mr" errno;
-    "ibv_cmd_destroy_ah" errno;
-    "ibv_cmd_destroy_counters" errno;
-    "ibv_cmd_destroy_cq" errno;
-    "ibv_cmd_destroy_flow" errno;
-    "ibv_cmd_destroy_flow_action" errno;
-    "ibv_cmd_destroy_qp" errno;
-    "ibv_cmd_destroy_rwq_ind_table" errno;
-    "ibv_cmd_destroy_srq" errno;
-    "ibv_cmd_destroy_wq" errno;
-    "ibv_cmd_detach_mcast" errno;
-    "ibv_cmd_free_dm" errno;
-    "ibv_cmd_modify_cq" errno;
-    "ibv_cmd_modify_flow_action_esp" errno;
-    "ibv_cmd_modify_qp" errno;
-    "ibv_cmd_modify_qp_ex" errno;
-    "ibv_cmd_modify_srq" errno;
-    "ibv_cmd_modify_wq" errno;
-    "ibv_cmd_open_qp" errno;
-    "ibv_cmd_open_xrcd" errno;
-    "ibv_cmd_poll_cq" minus;
-    "ibv_cmd_post_recv" errno;
-    "ibv_cmd_post_send" errno;
-    "ibv_cmd_post_srq_recv" errno;
-    "ibv_cmd_query_context" errno;
-    "ibv_cmd_query_device_any" errno;
-    "ibv_cmd_query_mr" errno;
-    "ibv_cmd_query_port" errno;
-    "ibv_cmd_query_qp" errno;
-    "ibv_cmd_query_srq" errno;
-    "ibv_cmd_read_counters" errno;
-    "ibv_cmd_reg_dm_mr" errno;
-    "ibv_cmd_reg_mr" errno;
-    "ibv_cmd_req_notify_cq" errno;
-    "ibv_cmd_rereg_mr" errno;
-    "ibv_cmd_resize_cq" errno;
 }
 
 absent_since! {

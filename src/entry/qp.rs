@@ -80,8 +80,11 @@ pub(super) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     if qp.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: every QP of this library is the head of a verbs_qp.
-    let has_them = unsafe { (*qp.cast::<verbs_qp>()).comp_mask } & VERBS_QP_EX != 0;
+    // SAFETY: every QP is the head of a verbs_qp of the layout that its context's provider was compiled for.
+    let has_them = unsafe {
+        let layout = (*context::private((*qp).context)).layout;
+        qp.byte_add(layout.qp_comp_mask).cast::<u32>().read() & VERBS_QP_EX != 0
+    };
     if has_them { qp.cast() } else { ptr::null_mut() }
 }
 

@@ -194,6 +194,7 @@ static LIBRARY: LibraryOps = {
         row
     }
     LibraryOps {
+        events: crate::provider::Events::Looked,
         create_comp_channel: |ctx| {
             let channel = fresh::<ibv_comp_channel>();
             // SAFETY: fresh.

@@ -1,6 +1,6 @@
 //! The library's part of a context: its private area, the marker that says "extended", and what is taken down again.
-use super::LibraryOps;
-use super::table;
+use super::layout::Layout;
+use super::{LibraryOps, table};
 use crate::abi::{ibv_context, ibv_device, verbs_context, verbs_context_ops, verbs_ex_private};
 use crate::sys::pthread;
 use std::mem::offset_of;
@@ -16,6 +16,8 @@ pub struct Private {
     pub ex: verbs_ex_private,
     /// How the calls outside the table are served; none on a context whose provider did not say.
     pub library: Option<&'static LibraryOps>,
+    /// What the provider was compiled for.
+    pub layout: Layout,
 }
 
 /// Makes `vctx` an extended context of `device` whose every op says EOPNOTSUPP. Takes over `cmd_fd` (-1 for none);
@@ -24,14 +26,31 @@ pub struct Private {
 /// # Safety
 /// `vctx` must be valid for writes and not yet in use; `device` must outlive it.
 pub unsafe fn init(vctx: *mut verbs_context, device: *mut ibv_device, cmd_fd: i32, driver_id: u32) {
-    // SAFETY: all of both structs is plain data for which zero is a value: null pointers, `None`, numbers.
-    let mut private: Box<Private> = unsafe { Box::new(std::mem::zeroed()) };
+    // SAFETY: the caller's promises are this function's.
+    unsafe { init_as(vctx, device, cmd_fd, driver_id, Layout::OURS) }
+}
+
+/// The same for a context of a compiled provider. `vctx` is where ours would begin: the first
+/// [`Layout::context_shift`] bytes are not the provider's and are never touched.
+///
+/// # Safety
+/// As for `init`, but for those bytes.
+pub unsafe fn init_as(
+    vctx: *mut verbs_context,
+    device: *mut ibv_device,
+    cmd_fd: i32,
+    driver_id: u32,
+    layout: Layout,
+) {
+    // SAFETY: all of it is plain data for which zero is a value: null pointers, `None`, numbers.
+    let ex: verbs_ex_private = unsafe { std::mem::zeroed() };
+    let mut private = Box::new(Private { ex, library: None, layout });
     private.ex.driver_id = driver_id;
     // SAFETY: the caller gives the memory to us; every field is a plain store.
     unsafe {
-        ptr::write_bytes(vctx, 0, 1);
+        ptr::write_bytes(vctx.wrapping_byte_add(layout.context_shift()).cast::<u8>(), 0, layout.context);
         (*vctx).r#priv = Box::into_raw(private).cast();
-        (*vctx).sz = size_of::<verbs_context>();
+        (*vctx).sz = layout.context;
         let context = &raw mut (*vctx).context;
         (*context).device = device;
         (*context).cmd_fd = cmd_fd;
@@ -79,7 +98,7 @@ pub unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> 
     // SAFETY: the marker says that the context is embedded in a verbs_context.
     unsafe {
         ((*context).abi_compat.addr() == EXTENDED)
-            .then(|| context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>())
+            .then(|| context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>())
     }
 }
 
@@ -101,7 +120,7 @@ pub unsafe fn ops<'a>(context: *mut ibv_context) -> &'a verbs_context_ops {
 pub unsafe fn private(context: *mut ibv_context) -> *mut Private {
     // SAFETY: every context of this library is embedded in a verbs_context.
     unsafe {
-        (*context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>())
+        (*context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>())
             .r#priv
             .cast::<Private>()
     }

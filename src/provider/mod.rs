@@ -1,17 +1,23 @@
 //! What a provider of devices gives to the library: devices, contexts, and the ops table that every provider overlays.
 //!
 //! `table` holds the defaults (EOPNOTSUPP by each slot's own convention) and spreads a provider's ops over a context;
-//! `context` makes and unmakes the library's part of a context; `object` fills what all providers fill alike; `buffer` and
+//! `context` makes and unmakes the library's part of a context, `layout` says how releases of compiled providers see it; `object` fills what all providers fill alike; `buffer` and
 //! `registration` are defaults that do more than refuse.
 pub mod buffer;
 pub mod context;
+pub mod disassociate;
 pub mod drivers;
+pub mod hosted;
+pub mod layout;
 pub mod object;
 pub mod registration;
 pub mod table;
 
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, verbs_context};
+use crate::abi::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, verbs_context, verbs_device,
+};
 use crate::sys::errno::Errno;
+use std::ffi::c_void;
 use std::os::fd::RawFd;
 
 /// A device as a provider finds it. Names longer than their C fields are cut.
@@ -37,7 +43,7 @@ pub struct Found {
     pub token: usize,
 }
 
-/// A source of devices: urxe, later the kernel.
+/// A source of devices: urxe, or the kernel.
 pub trait Provider: Sync {
     /// For explanations.
     fn name(&self) -> &'static str;
@@ -64,6 +70,49 @@ pub trait Provider: Sync {
         device: *mut ibv_device,
         token: usize,
     ) -> Result<*mut verbs_context, Errno>;
+
+    /// The same with what `verbs_open_device` hands to compiled providers.
+    ///
+    /// # Errors
+    /// As `alloc_context`.
+    ///
+    /// # Safety
+    /// As `alloc_context`; `private` is what this provider takes, or null.
+    unsafe fn alloc_context_with(
+        &self,
+        device: *mut ibv_device,
+        token: usize,
+        _private: *mut c_void,
+    ) -> Result<*mut verbs_context, Errno> {
+        // SAFETY: the caller's promises are this function's.
+        unsafe { self.alloc_context(device, token) }
+    }
+
+    /// A context over `cmd_fd`, a duplicate of another context's, which it takes over unless it fails.
+    ///
+    /// # Errors
+    /// As `alloc_context`.
+    ///
+    /// # Safety
+    /// As `alloc_context`; the caller owns `cmd_fd`.
+    unsafe fn import_context(
+        &self,
+        device: *mut ibv_device,
+        token: usize,
+        cmd_fd: RawFd,
+    ) -> Result<*mut verbs_context, Errno> {
+        // SAFETY: the caller's promises are this function's; the new context is nobody else's yet.
+        unsafe {
+            let vctx = self.alloc_context(device, token)?;
+            libc::close(std::mem::replace(&mut (*vctx).context.cmd_fd, cmd_fd));
+            Ok(vctx)
+        }
+    }
+
+    /// The C object of a device, filled by `object::fill_device`, where the provider makes it itself. It is never freed.
+    fn device(&self, _token: usize) -> Option<*mut verbs_device> {
+        None
+    }
 }
 
 /// An asynchronous event as a provider hands it out.
@@ -86,10 +135,21 @@ pub enum Look {
     Interrupted,
 }
 
+/// How the caller waits for events that are not there yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    /// Until the fd is readable; then it looks again.
+    Looked,
+    /// It reads the kernel's records from the fd, and blocks in that.
+    Read,
+}
+
 /// The calls that stand in no ops table because rdma-core's library serves them from the kernel itself (facts/abi.md 5.4).
 ///
 /// All are called with live objects of a context whose library ops these are.
 pub struct LibraryOps {
+    /// Where `Read`, `get_cq_event` and `get_async_event` are not called.
+    pub events: Events,
     /// A channel with `context`, `fd` and a zero `refcnt`. Its fd polls readable while an event waits.
     pub create_comp_channel: unsafe fn(*mut ibv_context) -> Result<*mut ibv_comp_channel, Errno>,
     /// Frees a channel that no CQ uses.

@@ -1,8 +1,8 @@
 //! Fields of C objects that are filled alike for every provider.
-use super::context;
-use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_srq};
+use super::{Found, context};
+use crate::abi::*;
 use crate::sys::pthread;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 /// The library's fields of a new CQ; `handle` and `cqe` are the provider's. Counts the CQ on its channel.
 ///
@@ -65,6 +65,32 @@ pub unsafe fn init_qp(
         (*qp).state = crate::abi::IBV_QPS_RESET;
         (*qp).events_completed = 0;
         pthread::init(&raw mut (*qp).mutex, &raw mut (*qp).cond);
+    }
+}
+
+/// What the library shows of a device; its first user is the list.
+///
+/// # Safety
+/// `c` must be a zeroed device of nobody else's.
+pub unsafe fn fill_device(c: *mut verbs_device, found: &Found) {
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let device = &mut (*c).device;
+        device.node_type = found.node_type;
+        device.transport_type = found.transport_type;
+        write_text(&mut device.name, &found.name);
+        write_text(&mut device.dev_name, &found.dev_name);
+        write_text(&mut device.dev_path, &found.dev_path);
+        write_text(&mut device.ibdev_path, &found.ibdev_path);
+        (*c).refcount = 1.into();
+    }
+}
+
+/// Cuts what does not fit; the last byte stays NUL.
+pub fn write_text(to: &mut [c_char], text: &str) {
+    let room = to.len() - 1;
+    for (to, &byte) in to[..room].iter_mut().zip(text.as_bytes()) {
+        *to = byte as c_char;
     }
 }
 

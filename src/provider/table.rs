@@ -8,7 +8,7 @@ use crate::abi::{ibv_context_ops, verbs_context, verbs_context_ops};
 use crate::sys::errno::Errno;
 use crate::sys::log;
 use std::ffi::{c_int, c_void};
-use std::mem::transmute;
+use std::mem::{offset_of, transmute};
 use std::ptr;
 
 /// The table under every provider's.
@@ -46,15 +46,58 @@ macro_rules! copy_filled {
 /// `vctx` must be valid and used by nobody else.
 unsafe fn spread_to_extension(vctx: *mut verbs_context, ops: &verbs_context_ops) {
     // SAFETY: the caller vouches for it.
-    let to = unsafe { &mut *vctx };
-    copy_filled!(to, ops;
-        advise_mr, alloc_buf, alloc_dm, alloc_dmah, alloc_null_mr, alloc_parent_domain, alloc_td,
-        attach_counters_point_flow, close_xrcd, create_counters, ibv_create_flow = create_flow,
-        create_flow_action_esp, create_qp_ex, create_rwq_ind_table, create_srq_ex, create_wq, dealloc_dmah,
-        dealloc_td, destroy_counters, ibv_destroy_flow = destroy_flow, destroy_flow_action,
-        destroy_rwq_ind_table, destroy_wq, dm_export_dmabuf_fd, free_buf, free_dm, get_srq_num, modify_cq,
-        modify_flow_action_esp, modify_qp_rate_limit, modify_wq, open_qp, open_xrcd, post_srq_ops,
-        query_device_ex, query_rt_values, read_counters, reg_dm_mr, reg_mr_ex,
+    let first = size_of::<verbs_context>() - unsafe { (*vctx).sz };
+    macro_rules! copy_present {
+        ($($field:ident $(= $op:ident)?),* $(,)?) => { $(copy_present!(@one $field $($op)?);)* };
+        (@one $field:ident) => { copy_present!(@one $field $field) };
+        (@one $field:ident $op:ident) => {
+            // A context of an older release lacks the first fields.
+            if ops.$op.is_some() && offset_of!(verbs_context, $field) >= first {
+                // SAFETY: the field lies within the context's own size.
+                unsafe { (*vctx).$field = ops.$op };
+            }
+        };
+    }
+    copy_present!(
+        advise_mr,
+        alloc_buf,
+        alloc_dm,
+        alloc_dmah,
+        alloc_null_mr,
+        alloc_parent_domain,
+        alloc_td,
+        attach_counters_point_flow,
+        close_xrcd,
+        create_counters,
+        ibv_create_flow = create_flow,
+        create_flow_action_esp,
+        create_qp_ex,
+        create_rwq_ind_table,
+        create_srq_ex,
+        create_wq,
+        dealloc_dmah,
+        dealloc_td,
+        destroy_counters,
+        ibv_destroy_flow = destroy_flow,
+        destroy_flow_action,
+        destroy_rwq_ind_table,
+        destroy_wq,
+        dm_export_dmabuf_fd,
+        free_buf,
+        free_dm,
+        get_srq_num,
+        modify_cq,
+        modify_flow_action_esp,
+        modify_qp_rate_limit,
+        modify_wq,
+        open_qp,
+        open_xrcd,
+        post_srq_ops,
+        query_device_ex,
+        query_rt_values,
+        read_counters,
+        reg_dm_mr,
+        reg_mr_ex,
     );
 }
 

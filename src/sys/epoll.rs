@@ -96,6 +96,29 @@ pub fn poll(fd: BorrowedFd<'_>, events: u32, timeout_ms: i32) -> u32 {
     }
 }
 
+/// Reads one record of the kernel's, and waits for it where the descriptor blocks. A cancelled thread ends here, as in
+/// `wait_cancellable`.
+///
+/// # Errors
+/// read(2)'s: EAGAIN where the descriptor does not block, EINTR after a signal, EIO where the device is gone; EIO for half a record.
+#[inline(never)]
+pub fn read_cancellable<const N: usize>(fd: RawFd, record: &mut [u64; N]) -> Result<(), Errno> {
+    // As in `wait_cancellable`.
+    #[cfg(panic = "unwind")]
+    unsafe extern "C-unwind" {
+        fn read(fd: libc::c_int, to: *mut libc::c_void, len: usize) -> isize;
+    }
+    #[cfg(not(panic = "unwind"))]
+    use libc::read;
+    let size = size_of_val(record);
+    // SAFETY: the record has the size that is told.
+    match unsafe { read(fd, record.as_mut_ptr().cast(), size) } {
+        n if n < 0 => Err(Errno::last()),
+        n if n as usize == size => Ok(()),
+        _ => Err(Errno::EIO),
+    }
+}
+
 /// Waits until `fd` is readable; false when a signal came. A cancelled thread ends here (pthread_cancel(3)) and unwinds
 /// through the callers, which must have nothing to clean up and no fence against panics.
 #[inline(never)]

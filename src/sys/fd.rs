@@ -32,6 +32,20 @@ pub fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
     duplicate_above(fd, FLOOR)
 }
 
+/// fstat(2).
+///
+/// # Errors
+/// EBADF where it is not open.
+pub fn status(fd: &impl AsRawFd) -> Result<libc::stat, Errno> {
+    // SAFETY: integers only; zero is a value of each.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `status` has room for the answer.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &mut status) } != 0 {
+        return Err(Errno::last());
+    }
+    Ok(status)
+}
+
 fn lift_above(fd: OwnedFd, floor: RawFd) -> Result<OwnedFd, Errno> {
     if fd.as_raw_fd() >= floor { Ok(fd) } else { duplicate_above(fd.as_raw_fd(), floor) }
 }

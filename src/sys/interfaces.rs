@@ -172,7 +172,8 @@ fn subscribe() -> Option<OwnedFd> {
     (bound == 0).then_some(socket)
 }
 
-fn index_of(name: &str) -> u32 {
+/// The index of an interface; 0 where there is none of that name.
+pub fn index_of(name: &str) -> u32 {
     // SAFETY: the argument is a C string.
     std::ffi::CString::new(name).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) })
 }

@@ -13,6 +13,7 @@ pub mod lock;
 pub mod log;
 pub mod map;
 pub mod memfd;
+pub mod netlink;
 pub mod pidfd;
 pub mod process_vm;
 pub mod pthread;
@@ -20,6 +21,7 @@ pub mod random;
 pub mod rtnetlink;
 pub mod seqpacket;
 pub mod signal;
+pub mod sysfs;
 pub mod timerfd;
 pub mod uncancelled;
 

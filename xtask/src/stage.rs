@@ -149,6 +149,14 @@ fn compile(sources: &[PathBuf], program: &Path, lib: &Path) -> Result<(), String
     run::run(cc, Duration::from_secs(120))?.success().map(drop)
 }
 
+/// Compiles a program of `c-tests` against the system's headers and library, so that any libibverbs can run it.
+pub fn system_program(name: &str, to: &Path) -> Result<(), String> {
+    let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-pthread", "-o"]).arg(to);
+    cc.arg(root().join("c-tests").join(name).with_extension("c")).arg("-libverbs");
+    run::run(cc, Duration::from_secs(120))?.success().map(drop)
+}
+
 fn publish(lib: &Path, bin: &Path) -> io::Result<Public> {
     let public = Public(env::temp_dir().join(format!("anyverbs-test-{}", std::process::id())));
     let _ = fs::remove_dir_all(public.path());

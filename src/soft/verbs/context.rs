@@ -66,6 +66,7 @@ unsafe extern "C" fn free_context(c: *mut ibv_context) {
 }
 
 static LIBRARY: LibraryOps = LibraryOps {
+    events: provider::Events::Looked,
     create_comp_channel,
     destroy_comp_channel,
     get_cq_event,
