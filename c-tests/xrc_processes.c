@@ -156,8 +156,8 @@ static struct ibv_qp *connect_sender(uint32_t *target)
 }
 
 /* RDMA and atomics between the bytes at 2 MiB here and REACHED of the process that `there` is from. */
-static void reach(const char *what, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t srqn,
-                  const struct answer *there, uint32_t length)
+static void post_reach(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t srqn, const struct answer *there,
+                       uint32_t length)
 {
     struct ibv_sge sge = sge_of(&me.s, 2 << 20, length);
     struct ibv_send_wr wr = {.wr_id = 9,
@@ -178,6 +178,12 @@ static void reach(const char *what, struct ibv_qp *qp, enum ibv_wr_opcode opcode
     }
     wr.qp_type.xrc.remote_srqn = srqn;
     ZERO(ibv_post_send(qp, &wr, &bad));
+}
+
+static void reach(const char *what, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t srqn,
+                  const struct answer *there, uint32_t length)
+{
+    post_reach(qp, opcode, srqn, there, length);
     show_next(what, cq);
 }
 
@@ -218,6 +224,17 @@ static void reach_all(struct ibv_qp *qp, const uint32_t *srqn)
         there = ask(i, (struct order){.what = TAKE, .offset = REACHED, .seed = seed + 1});
         show_wc("  recv", &there.wc);
         printf("  data %s\n", yes(there.filled));
+
+        /* More than a ring holds, and without a receive at first. */
+        fill(mine, 1 << 20, seed + 2);
+        post_reach(qp, IBV_WR_RDMA_WRITE_WITH_IMM, srqn[i], &there, 1 << 20);
+        ask(i, (struct order){.what = POST, .offset = 0, .length = 2 << 20});
+        show_next("a long write with immediate", cq);
+        there = ask(i, (struct order){.what = TAKE, .offset = REACHED, .seed = seed + 2});
+        printf("  data %s\n", yes(there.filled && there.wc.byte_len == 1 << 20));
+        memset(mine, 0, 1 << 20);
+        reach("a long read", qp, IBV_WR_RDMA_READ, srqn[i], &there, 1 << 20);
+        printf("  data %s\n", yes(filled(mine, 1 << 20, seed + 2)));
         ask(i, (struct order){.what = POST, .offset = 0, .length = 2 << 20});
     }
 }
