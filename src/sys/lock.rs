@@ -125,6 +125,26 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
+/// A value that a lock elsewhere guards beside its own: two that are always taken together need one lock.
+#[derive(Debug, Default)]
+pub struct Beside<T>(UnsafeCell<T>);
+
+// SAFETY: the lock that guards it admits one thread at a time.
+unsafe impl<T: Send> Sync for Beside<T> {}
+
+impl<T> Beside<T> {
+    /// The value, while `_guard` is held.
+    ///
+    /// # Safety
+    /// The guard is always that of the same lock, and no other reference to the value lives.
+    #[inline]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn with<'a, U>(&'a self, _guard: &Guard<'a, U>) -> &'a mut T {
+        // SAFETY: the caller holds the lock that guards it.
+        unsafe { &mut *self.0.get() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

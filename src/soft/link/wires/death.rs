@@ -32,7 +32,7 @@ impl Wire {
         }
         self.peer.close();
         {
-            let mut cache = self.cache.lock();
+            let cache = self.inbox().cache;
             cache.shadows.flush();
             cache.qp = None;
         }

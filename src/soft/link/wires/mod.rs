@@ -21,7 +21,7 @@ pub use send::{Answer, Outbox, has_room_for_datagram, pump, send_datagram};
 
 use super::Path;
 use super::shm::own::MR_CAPACITY;
-use super::shm::ring::Header;
+use super::shm::ring::{Consumer, Header};
 use super::shm::{Own, Peer, QpView, Slot, State, What, direct};
 use crate::soft::engine;
 use crate::soft::mem::MemTable;
@@ -31,7 +31,7 @@ use crate::soft::types::{Access, Key, Psn, Qpn};
 use crate::sys::clock;
 use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
-use crate::sys::lock::Lock;
+use crate::sys::lock::{Beside, Guard, Lock};
 use crate::sys::log::explain;
 use crate::sys::random;
 
@@ -54,7 +54,8 @@ pub struct Wire {
     pub peer: Arc<Peer>,
     /// Names it in the engine's epoll set.
     pub token: u64,
-    cache: Lock<Cache>,
+    /// Guarded by the lock of the peer's `rx`.
+    cache: Beside<Cache>,
     /// Something was sent without looking whether the peer sleeps.
     unrung: AtomicBool,
     /// A request that wants an acknowledgement was sent since the last nudge.
@@ -66,6 +67,12 @@ pub struct Wire {
     is_lost: AtomicBool,
     /// How many times heirs of the peer were looked for.
     heirs_sought: AtomicU32,
+}
+
+/// The ring that a peer writes, held by who reads it.
+struct Inbox<'a> {
+    cache: &'a mut Cache,
+    rx: Guard<'a, Consumer>,
 }
 
 /// What the receiving thread knows without asking.
@@ -182,7 +189,7 @@ impl Wires {
         let wire = Arc::new(Wire {
             peer,
             token,
-            cache: Lock::default(),
+            cache: Beside::default(),
             unrung: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             blocked: Lock::default(),
@@ -354,7 +361,7 @@ impl Wires {
     /// Nothing keeps a QP that is being destroyed, and with it its application's descriptors.
     pub fn forget_qp(&self, qp: &Qp) {
         for wire in self.list().iter() {
-            let mut cache = wire.cache.lock();
+            let cache = wire.inbox().cache;
             if cache.qp.as_ref().is_some_and(|cached| cached.num == qp.num) {
                 cache.qp = None;
             }
@@ -445,6 +452,18 @@ fn watch(list: &[Arc<Wire>]) -> bool {
 }
 
 impl Wire {
+    /// The ring that the peer writes, and what is known about it; waits for who is reading it.
+    fn inbox(&self) -> Inbox<'_> {
+        self.inbox_of(self.peer.rx.lock())
+    }
+
+    #[inline]
+    fn inbox_of<'a>(&'a self, rx: Guard<'a, Consumer>) -> Inbox<'a> {
+        // SAFETY: `rx` is this wire's lock, which the inbox keeps held, and nothing else gives the cache out.
+        let cache = unsafe { self.cache.with(&rx) };
+        Inbox { cache, rx }
+    }
+
     /// Nothing more comes or goes here.
     fn is_closed(&self) -> bool {
         self.is_lost.load(Ordering::SeqCst) || self.peer.state() == State::Dead

@@ -7,9 +7,9 @@ use super::message::{
     SOLICITED,
 };
 use super::send::{self, Answer, answer};
-use super::{Cache, Owed, Wire, foreign};
+use super::{Cache, Inbox, Owed, Wire, foreign};
 use crate::soft::link;
-use crate::soft::link::shm::ring::{Entry, Ext};
+use crate::soft::link::shm::ring::{Consumer, Entry, Ext};
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::node::Node;
 use crate::soft::qp::requester::Requester;
@@ -30,12 +30,12 @@ pub fn receive(node: &'static Node, wire: &Arc<Wire>) -> bool {
     if !wire.peer.rx_ready() {
         return false;
     }
-    wire.cache.try_lock().is_some_and(|cache| receive_some(node, wire, cache))
+    wire.peer.rx.try_lock().is_some_and(|rx| receive_some(node, wire, rx))
 }
 
 /// `receive` that waits for a thread which is about it, and tells the producer of all that was taken.
 pub fn receive_waiting(node: &'static Node, wire: &Arc<Wire>) -> bool {
-    let did = receive_some(node, wire, wire.cache.lock());
+    let did = receive_some(node, wire, wire.peer.rx.lock());
     if !did {
         let mut rx = wire.peer.rx.lock();
         rx.publish();
@@ -48,15 +48,15 @@ pub fn receive_waiting(node: &'static Node, wire: &Arc<Wire>) -> bool {
     did
 }
 
-fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cache>) -> bool {
-    let mut rx = wire.peer.rx.lock();
+fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>) -> bool {
+    let Inbox { cache, mut rx } = wire.inbox_of(rx);
     let mut any = false;
     let mut corrupt = false;
     for _ in 0..ROUND {
         match rx.peek() {
             Ok(Some(entry)) => {
                 any = true;
-                take(node, wire, &mut cache, &entry);
+                take(node, wire, cache, &entry);
                 rx.release();
             }
             Ok(None) => break,
@@ -67,7 +67,6 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cach
         }
     }
     let starved = rx.take_starved();
-    drop(rx);
     if let Some(owed) = cache.owed.take() {
         send::acknowledge(wire, owed);
     }
@@ -75,7 +74,7 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, mut cache: Guard<'_, Cach
         // Nobody asks it to forget QPs any more.
         cache.qp = None;
     }
-    drop(cache);
+    drop(rx);
     // While peers ring doorbells our threads may block, and the next look may be long in coming.
     if wire.unrung.load(Ordering::Relaxed) && node.wires.own().is_asleep() {
         wire.catch_up();
