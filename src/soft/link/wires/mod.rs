@@ -58,6 +58,8 @@ pub struct Wire {
     cache: Beside<Cache>,
     /// Something was sent without looking whether the peer sleeps.
     unrung: AtomicBool,
+    /// Something was taken of which the peer does not know yet.
+    untold: AtomicBool,
     /// A request that wants an acknowledgement was sent since the last nudge.
     asked: AtomicBool,
     /// QPs that found the ring full.
@@ -191,6 +193,7 @@ impl Wires {
             token,
             cache: Beside::default(),
             unrung: AtomicBool::new(false),
+            untold: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             blocked: Lock::default(),
             strays: Lock::default(),
@@ -222,14 +225,18 @@ impl Wires {
     pub fn poll(&self, node: &'static Node) -> bool {
         with_list(self, |list| {
             let mut did = false;
-            if !list.iter().any(|w| w.is_owing()) && !watch(list) {
+            let found = if list.iter().any(|w| w.is_owing()) { Found::Later } else { watch(list) };
+            if found == Found::Nothing {
+                list.iter()
+                    .filter(|w| w.untold.load(Ordering::Relaxed))
+                    .for_each(|w| receive::try_publish(w));
                 return false;
             }
             for wire in list {
                 if wire.unrung.load(Ordering::Relaxed) {
                     wire.catch_up();
                 }
-                did |= receive::receive(node, wire);
+                did |= receive::receive(node, wire, found == Found::AtOnce);
                 if wire.is_blocked.load(Ordering::Relaxed) {
                     did |= wire.unblock(node, false);
                 }
@@ -439,16 +446,30 @@ fn with_list(wires: &Wires, with: impl Fn(&[Arc<Wire>]) -> bool) -> bool {
         .unwrap_or(false)
 }
 
-/// Looks into the rings for some tens of nanoseconds; true when something has arrived. Coming here and going takes longer
-/// than a look, and what arrives meanwhile would wait for the next caller.
+/// What `watch` saw.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// Something that had come before the first look: more may follow.
+    AtOnce,
+    /// Something that has just come, or may have.
+    Later,
+}
+
+/// Looks into the rings for some tens of nanoseconds. Coming here and going takes longer than a look, and what arrives
+/// meanwhile would wait for the next caller.
 #[inline]
-fn watch(list: &[Arc<Wire>]) -> bool {
-    for _ in 0..LOOKS.checked_div(list.len()).unwrap_or(0).max(1) {
-        if list.iter().any(|w| w.peer.rx_ready()) {
-            return true;
+fn watch(list: &[Arc<Wire>]) -> Found {
+    let ready = || list.iter().any(|w| w.peer.rx_ready());
+    if ready() {
+        return Found::AtOnce;
+    }
+    for _ in 1..LOOKS.checked_div(list.len()).unwrap_or(0) {
+        if ready() {
+            return Found::Later;
         }
     }
-    false
+    Found::Nothing
 }
 
 impl Wire {

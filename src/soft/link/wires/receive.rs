@@ -24,35 +24,49 @@ use crate::sys::lock::Guard;
 /// Entries that one round takes before it looks elsewhere.
 const ROUND: usize = 64;
 
-/// Takes what has arrived; true if there was anything. Called with no lock held.
+/// Takes what has arrived; true if there was anything. Called with no lock held. `burst`: several entries are likely.
 #[inline]
-pub fn receive(node: &'static Node, wire: &Arc<Wire>) -> bool {
+pub fn receive(node: &'static Node, wire: &Arc<Wire>, burst: bool) -> bool {
     if !wire.peer.rx_ready() {
         return false;
     }
-    wire.peer.rx.try_lock().is_some_and(|rx| receive_some(node, wire, rx))
+    // A look behind the only entry would wait for a line that the peer has at hand.
+    let round = if burst { ROUND } else { 1 };
+    wire.peer.rx.try_lock().is_some_and(|rx| receive_some(node, wire, rx, round))
 }
 
 /// `receive` that waits for a thread which is about it, and tells the producer of all that was taken.
 pub fn receive_waiting(node: &'static Node, wire: &Arc<Wire>) -> bool {
-    let did = receive_some(node, wire, wire.peer.rx.lock());
+    let did = receive_some(node, wire, wire.peer.rx.lock(), ROUND);
     if !did {
-        let mut rx = wire.peer.rx.lock();
-        rx.publish();
-        let starved = rx.take_starved();
-        drop(rx);
-        if starved {
-            wire.peer.ring_doorbell();
-        }
+        publish(wire, wire.peer.rx.lock());
     }
     did
 }
 
-fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>) -> bool {
+/// Tells the producer of all that was taken, if nobody is reading just now.
+#[cold]
+pub fn try_publish(wire: &Wire) {
+    if let Some(rx) = wire.peer.rx.try_lock() {
+        publish(wire, rx);
+    }
+}
+
+fn publish(wire: &Wire, mut rx: Guard<'_, Consumer>) {
+    wire.untold.store(false, Ordering::Relaxed);
+    rx.publish();
+    let starved = rx.take_starved();
+    drop(rx);
+    if starved {
+        wire.peer.ring_doorbell();
+    }
+}
+
+fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>, round: usize) -> bool {
     let Inbox { cache, mut rx } = wire.inbox_of(rx);
     let mut any = false;
     let mut corrupt = false;
-    for _ in 0..ROUND {
+    for _ in 0..round {
         match rx.peek() {
             Ok(Some(entry)) => {
                 any = true;
@@ -67,6 +81,7 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>) 
         }
     }
     let starved = rx.take_starved();
+    wire.untold.store(true, Ordering::Relaxed);
     if let Some(owed) = cache.owed.take() {
         send::acknowledge(wire, owed);
     }
