@@ -1,11 +1,16 @@
-//! A mutex that a forked child may find held without harm: one word, no global tables, no poisoning.
+//! A mutex that a forked child may find held without harm: a few words, no global tables, no poisoning.
 //!
 //! It is held for a few hundred nanoseconds at most, so waiters spin, then yield, then nap; in return unlocking is a plain
 //! store, which does not wait for the stores before it to reach the other CPU.
-use super::uncancelled;
+//!
+//! A lock that one thread has taken many times in a row becomes that thread's own: it then takes it by plain stores and loads,
+//! with no atomic operation, which would cost as much as all the rest of a short critical section. Another thread first
+//! takes `word`, makes every CPU pass a barrier, waits until the owner is out, and ends the ownership. So either the owner sees
+//! `word` held or the other one sees `inside`.
+use super::{barrier, thread, uncancelled};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 use std::time::Duration;
 
 const FREE: u32 = 0;
@@ -17,14 +22,37 @@ const YIELDS_END: u32 = SPINS + 20;
 /// Also lets a holder of lower real-time priority run.
 const NAP: Duration = Duration::from_micros(50);
 
+/// Times that a thread takes a lock in a row before it is its own; four times as many after each end of an ownership, up to
+/// the second number, since ending one costs a system call.
+const STREAK: u32 = 256;
+const LONGEST_STREAK: u32 = 1 << 24;
+
 /// A mutex. `lock_raw` and `unlock_raw` serve `ibv_wr_start`, whose critical section spans calls.
 #[derive(Debug, Default)]
 pub struct Lock<T> {
+    /// HELD by who is not the owner.
     word: AtomicU32,
+    /// HELD by the owner.
+    inside: AtomicU32,
+    /// The thread whose lock it is, by [`thread::id`]; 0: nobody's. Written with `word` held.
+    owner: AtomicUsize,
+    /// What only the holder reads and writes.
+    history: UnsafeCell<History>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the word admits one thread at a time to the value.
+#[derive(Debug, Default)]
+struct History {
+    /// Who took `word` last, and how many times in a row.
+    last: usize,
+    streak: u32,
+    /// The streak that makes an owner; 0 stands for `STREAK`.
+    needed: u32,
+    /// The holder came in as the owner.
+    by_owner: bool,
+}
+
+// SAFETY: the lock admits one thread at a time to the value and the history.
 unsafe impl<T: Send> Sync for Lock<T> {}
 // SAFETY: the lock owns its value.
 unsafe impl<T: Send> Send for Lock<T> {}
@@ -36,7 +64,13 @@ pub struct Guard<'a, T>(&'a Lock<T>);
 impl<T> Lock<T> {
     /// A lock around `value`.
     pub const fn new(value: T) -> Self {
-        Self { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self {
+            word: AtomicU32::new(FREE),
+            inside: AtomicU32::new(FREE),
+            owner: AtomicUsize::new(0),
+            history: UnsafeCell::new(History { last: 0, streak: 0, needed: 0, by_owner: false }),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the lock.
@@ -49,18 +83,43 @@ impl<T> Lock<T> {
     /// Takes the lock if nobody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.word
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then(|| Guard(self))
+        if self.enter_as_owner() {
+            return Some(Guard(self));
+        }
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != 0 && !self.try_disown(owner) {
+            self.word.store(FREE, Ordering::Release);
+            return None;
+        }
+        self.note();
+        Some(Guard(self))
     }
 
     /// Waits for the lock and leaves it held when this returns.
     #[inline]
     pub fn lock_raw(&self) {
-        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.lock_slow();
+        if self.enter_as_owner() {
+            return;
         }
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            wait_for(|| {
+                self.word.load(Ordering::Relaxed) == FREE
+                    && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            });
+        }
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner != 0 {
+            let is_out = self.try_disown(owner);
+            if !is_out {
+                // The word keeps the owner from coming in again.
+                wait_for(|| self.inside.load(Ordering::Acquire) == FREE);
+                self.try_disown(owner);
+            }
+        }
+        self.note();
     }
 
     /// Ends what `lock_raw` began.
@@ -69,7 +128,10 @@ impl<T> Lock<T> {
     /// The caller holds the lock by `lock_raw`, and no reference to the value outlives this call.
     #[inline]
     pub unsafe fn unlock_raw(&self) {
-        self.word.store(FREE, Ordering::Release);
+        // SAFETY: the caller holds the lock.
+        let by_owner = unsafe { (*self.history.get()).by_owner };
+        let held = if by_owner { &self.inside } else { &self.word };
+        held.store(FREE, Ordering::Release);
     }
 
     /// The value, for the thread between `lock_raw` and `unlock_raw`.
@@ -83,19 +145,75 @@ impl<T> Lock<T> {
         unsafe { &mut *self.value.get() }
     }
 
+    /// Takes the lock if it is this thread's own and nobody else is at it.
+    #[inline]
+    fn enter_as_owner(&self) -> bool {
+        let me = thread::id();
+        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) == HELD {
+            return false;
+        }
+        self.inside.store(HELD, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // `word` before `owner`: who ends the ownership does so before freeing the word.
+        if self.word.load(Ordering::Acquire) == FREE && self.owner.load(Ordering::Relaxed) == me {
+            // SAFETY: the lock is held.
+            unsafe { (*self.history.get()).by_owner = true };
+            return true;
+        }
+        self.inside.store(FREE, Ordering::Release);
+        false
+    }
+
+    /// The caller has just taken `word`, and there is no other owner: perhaps it becomes the owner.
+    #[inline]
+    fn note(&self) {
+        let me = thread::id();
+        // SAFETY: the lock is held.
+        let history = unsafe { &mut *self.history.get() };
+        history.by_owner = false;
+        if history.last != me {
+            (history.last, history.streak) = (me, 0);
+        }
+        history.streak += 1;
+        if history.streak >= history.needed.max(STREAK) {
+            history.streak = 0;
+            if barrier::is_available() && me != thread::UNKNOWN {
+                self.owner.store(me, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Ends the ownership of another thread; false while the owner is inside. The caller has taken `word`.
     #[cold]
-    fn lock_slow(&self) {
-        for round in 0u32.. {
-            if self.word.load(Ordering::Relaxed) == FREE
-                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return;
-            }
-            match round {
-                0..SPINS => std::hint::spin_loop(),
-                SPINS..YIELDS_END => std::thread::yield_now(),
-                _ => uncancelled::nap(NAP),
-            }
+    fn try_disown(&self, owner: usize) -> bool {
+        let is_other = owner != thread::id();
+        if is_other {
+            barrier::everywhere();
+        }
+        if self.inside.load(Ordering::Acquire) == HELD {
+            return false;
+        }
+        if is_other {
+            // SAFETY: the caller has `word` and the owner is out and cannot come in, so the lock is held.
+            let history = unsafe { &mut *self.history.get() };
+            history.needed = (history.needed.max(STREAK) * 4).min(LONGEST_STREAK);
+            self.owner.store(0, Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+/// Waits until `ready`: for a moment on the CPU, then yielding it, then sleeping in between.
+#[cold]
+fn wait_for(ready: impl Fn() -> bool) {
+    for round in 0u32.. {
+        if ready() {
+            return;
+        }
+        match round {
+            0..SPINS => std::hint::spin_loop(),
+            SPINS..YIELDS_END => std::thread::yield_now(),
+            _ => uncancelled::nap(NAP),
         }
     }
 }
@@ -162,6 +280,67 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 40_000);
+    }
+
+    #[test]
+    fn excludes_other_threads_when_it_has_an_owner() {
+        assert!(barrier::prepare(), "membarrier(2) is needed to see ownership change");
+        let lock = Lock::new(0u64);
+        let (mut all, ends) = (0, AtomicU32::new(0));
+        for round in 0..40 {
+            for _ in 0..(STREAK << (2 * round).min(12)) + 1 {
+                *lock.lock() += 1;
+                all += 1;
+            }
+            std::thread::scope(|s| {
+                for waits in [true, false] {
+                    let (lock, ends) = (&lock, &ends);
+                    s.spawn(move || {
+                        for _ in 0..500 {
+                            let before = lock.owner.load(Ordering::Relaxed);
+                            let mut held = match waits {
+                                true => lock.lock(),
+                                false => loop {
+                                    if let Some(held) = lock.try_lock() {
+                                        break held;
+                                    }
+                                },
+                            };
+                            let seen = *held;
+                            std::hint::spin_loop();
+                            *held = seen + 1;
+                            drop(held);
+                            if before != 0 && before != lock.owner.load(Ordering::Relaxed) {
+                                ends.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    });
+                }
+                for _ in 0..2000 {
+                    *lock.lock() += 1;
+                }
+            });
+            all += 3000;
+        }
+        assert_eq!(*lock.lock(), all);
+        assert!(ends.load(Ordering::Relaxed) > 0, "no ownership was ended");
+    }
+
+    #[test]
+    fn an_owner_neither_enters_twice_nor_keeps_others_out() {
+        barrier::prepare();
+        let lock = Lock::new(());
+        for _ in 0..2 * STREAK {
+            drop(lock.lock());
+        }
+        assert_eq!(lock.owner.load(Ordering::Relaxed), thread::id());
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        std::thread::scope(|s| s.spawn(|| assert!(lock.try_lock().is_none())).join().unwrap());
+        drop(guard);
+        std::thread::scope(|s| s.spawn(|| assert!(lock.try_lock().is_some())).join().unwrap());
+        assert_eq!(lock.owner.load(Ordering::Relaxed), 0);
+        assert!(lock.try_lock().is_some());
     }
 
     #[test]

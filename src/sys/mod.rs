@@ -1,4 +1,5 @@
 //! The only libc calls outside `kernel` and `soft::link`.
+pub mod barrier;
 pub mod clock;
 pub mod epoll;
 pub mod errno;
@@ -22,6 +23,7 @@ pub mod rtnetlink;
 pub mod seqpacket;
 pub mod signal;
 pub mod sysfs;
+pub mod thread;
 pub mod timerfd;
 pub mod uncancelled;
 

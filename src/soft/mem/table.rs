@@ -16,7 +16,7 @@ use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::map::{Mapping, page_size};
-use crate::sys::{clock, fork, guard, memfd, random};
+use crate::sys::{barrier, clock, fork, guard, memfd, random};
 
 /// A registered region, as the caller keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -473,7 +473,7 @@ impl MemTable {
     /// Waits until nobody uses `key`, which has been taken away; false after a second.
     pub(super) fn wait_for_users(&self, key: Key, mut peers_idle: impl FnMut(Key) -> bool) -> bool {
         let Some(entry) = self.entry(key) else { return true };
-        users::barrier();
+        barrier::everywhere();
         let (address, counted) = (entry as *const MrEntry as usize, &self.slot(key.0 >> 8).users);
         let mut deadline = 0;
         while counted.load(SeqCst) != 0 || users::any(address) || !peers_idle(key) {

@@ -3,6 +3,7 @@
 //! A check stores the word and then loads the key without any fence between; deregistration takes the key away, makes
 //! every CPU that runs this process pass a full barrier (membarrier(2)), and then reads the words. Either the check sees
 //! that the key is gone or deregistration sees the word. Where the system call is missing the check pays for a fence.
+use crate::sys::barrier;
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*, compiler_fence, fence};
@@ -19,8 +20,6 @@ struct Block {
 }
 
 static BLOCKS: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
-/// Whether deregistration can make other CPUs pass a barrier, so that checks need none.
-static REMOTE_BARRIER: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static MINE: Cell<*const Block> = const { Cell::new(ptr::null()) };
@@ -52,7 +51,7 @@ pub fn enter(entry: usize) -> Option<&'static AtomicUsize> {
     let word = unsafe { &*block }.words.iter().find(|w| w.load(Relaxed) == 0)?;
     // An earlier user's copy through this word is over before this one begins.
     word.store(entry, Relaxed);
-    if REMOTE_BARRIER.load(Relaxed) {
+    if barrier::is_available() {
         compiler_fence(SeqCst);
     } else {
         fence(SeqCst);
@@ -97,23 +96,9 @@ fn blocks() -> impl Iterator<Item = &'static Block> {
     })
 }
 
-/// Whether any thread names `entry`. The caller has taken the key away and called [`barrier`].
+/// Whether any thread names `entry`. The caller has taken the key away and called [`barrier::everywhere`].
 pub fn any(entry: usize) -> bool {
     blocks().any(|b| b.words.iter().any(|w| w.load(Acquire) == entry))
-}
-
-/// Makes every check that began before visible to the caller, and the caller's stores visible to every check that begins after.
-pub fn barrier() {
-    fence(SeqCst);
-    if !REMOTE_BARRIER.load(Relaxed)
-        || membarrier(PRIVATE_EXPEDITED)
-        || (prepare_barrier() && membarrier(PRIVATE_EXPEDITED))
-    {
-        return;
-    }
-    // Taken away from us by a sandbox since: from now on checks pay, and stores of the past get time to arrive.
-    REMOTE_BARRIER.store(false, SeqCst);
-    std::thread::sleep(std::time::Duration::from_millis(10));
 }
 
 /// To be called before a table is used, and again in a forked child, where the words of the parent's threads mean nothing.
@@ -122,22 +107,8 @@ pub fn prepare() {
     let now = crate::sys::fork::generation() as usize;
     if GENERATION.swap(now, AcqRel) != now {
         blocks().flat_map(|b| &b.words).for_each(|w| w.store(0, Relaxed));
-        prepare_barrier();
+        barrier::prepare();
     }
-}
-
-fn prepare_barrier() -> bool {
-    let ready = membarrier(REGISTER_PRIVATE_EXPEDITED);
-    REMOTE_BARRIER.store(ready, SeqCst);
-    ready
-}
-
-const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: the call takes no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
 #[cfg(test)]

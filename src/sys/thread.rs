@@ -1,0 +1,25 @@
+//! Telling threads apart, in one instruction.
+
+/// What [`id`] gives where threads cannot be told apart so cheaply.
+pub const UNKNOWN: usize = usize::MAX;
+
+/// A number that no other living thread of this process has, and that is never 0: the address of its control block.
+#[inline(always)]
+pub fn id() -> usize {
+    let id: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the ABI keeps the thread pointer at offset 0 of the segment; nothing is written.
+    unsafe {
+        std::arch::asm!("mov {}, fs:[0]", out(reg) id, options(nostack, preserves_flags, readonly, pure));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register.
+    unsafe {
+        std::arch::asm!("mrs {}, tpidr_el0", out(reg) id, options(nostack, preserves_flags, nomem, pure));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        id = UNKNOWN;
+    }
+    id
+}
