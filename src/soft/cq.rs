@@ -191,7 +191,7 @@ impl Cq {
     }
 
     /// Adds a completion; `solicited` says whether `ibv_req_notify_cq(solicited_only)` wants to hear of it.
-    #[inline]
+    #[inline(always)]
     pub fn push(&self, cqe: Cqe, solicited: bool) -> Result<(), Overrun> {
         let mut ring = self.ring.lock();
         if ring.head.wrapping_sub(ring.tail) >= ring.depth {
