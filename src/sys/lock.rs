@@ -254,10 +254,10 @@ impl<T> Beside<T> {
     /// The value, while `_guard` is held.
     ///
     /// # Safety
-    /// The guard is always that of the same lock, and no other reference to the value lives.
+    /// The guard is always that of the same lock and outlives the reference, beside which no other to the value lives.
     #[inline]
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn with<'a, U>(&'a self, _guard: &Guard<'a, U>) -> &'a mut T {
+    pub unsafe fn with<U>(&self, _guard: &Guard<'_, U>) -> &mut T {
         // SAFETY: the caller holds the lock that guards it.
         unsafe { &mut *self.0.get() }
     }

@@ -32,7 +32,8 @@ impl Wire {
         }
         self.peer.close();
         {
-            let cache = self.inbox().cache;
+            let mut inbox = self.inbox();
+            let cache = inbox.cache();
             cache.shadows.flush();
             cache.qp = None;
         }

@@ -71,10 +71,23 @@ pub struct Wire {
     heirs_sought: AtomicU32,
 }
 
-/// The ring that a peer writes, held by who reads it.
+/// The ring that a peer writes, held by who reads it, and what is known about its writer.
 struct Inbox<'a> {
-    cache: &'a mut Cache,
     rx: Guard<'a, Consumer>,
+    cache: &'a Beside<Cache>,
+}
+
+impl Inbox<'_> {
+    #[inline]
+    fn parts(&mut self) -> (&mut Consumer, &mut Cache) {
+        // SAFETY: `rx` is the lock of the wire that the cache belongs to, and both are borrowed mutably with it.
+        let cache = unsafe { self.cache.with(&self.rx) };
+        (&mut self.rx, cache)
+    }
+
+    fn cache(&mut self) -> &mut Cache {
+        self.parts().1
+    }
 }
 
 /// What the receiving thread knows without asking.
@@ -368,7 +381,8 @@ impl Wires {
     /// Nothing keeps a QP that is being destroyed, and with it its application's descriptors.
     pub fn forget_qp(&self, qp: &Qp) {
         for wire in self.list().iter() {
-            let cache = wire.inbox().cache;
+            let mut inbox = wire.inbox();
+            let cache = inbox.cache();
             if cache.qp.as_ref().is_some_and(|cached| cached.num == qp.num) {
                 cache.qp = None;
             }
@@ -478,11 +492,10 @@ impl Wire {
         self.inbox_of(self.peer.rx.lock())
     }
 
+    /// `inbox`, with the lock of the peer's `rx` already held.
     #[inline]
     fn inbox_of<'a>(&'a self, rx: Guard<'a, Consumer>) -> Inbox<'a> {
-        // SAFETY: `rx` is this wire's lock, which the inbox keeps held, and nothing else gives the cache out.
-        let cache = unsafe { self.cache.with(&rx) };
-        Inbox { cache, rx }
+        Inbox { rx, cache: &self.cache }
     }
 
     /// Nothing more comes or goes here.

@@ -7,7 +7,7 @@ use super::message::{
     SOLICITED,
 };
 use super::send::{self, Answer, answer};
-use super::{Cache, Inbox, Owed, Wire, foreign};
+use super::{Cache, Owed, Wire, foreign};
 use crate::soft::link;
 use crate::soft::link::shm::ring::{Consumer, Entry, Ext};
 use crate::soft::mem::run::{Run, RunMut};
@@ -63,7 +63,8 @@ fn publish(wire: &Wire, mut rx: Guard<'_, Consumer>) {
 }
 
 fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>, round: usize) -> bool {
-    let Inbox { cache, mut rx } = wire.inbox_of(rx);
+    let mut inbox = wire.inbox_of(rx);
+    let (rx, cache) = inbox.parts();
     let mut any = false;
     let mut corrupt = false;
     for _ in 0..round {
@@ -89,7 +90,7 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>, 
         // Nobody asks it to forget QPs any more.
         cache.qp = None;
     }
-    drop(rx);
+    drop(inbox);
     // While peers ring doorbells our threads may block, and the next look may be long in coming.
     if wire.unrung.load(Ordering::Relaxed) && node.wires.own().is_asleep() {
         wire.catch_up();
