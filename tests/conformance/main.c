@@ -1,21 +1,4 @@
-/*
- * conformance: runs the cases on a device and says for each one what came of it.
- *
- *   conformance [OPTIONS]                         both ends in this process
- *   conformance [OPTIONS] --fork                  each end in a process of its own
- *   conformance [OPTIONS] --listen ADDRESS:PORT   the passive end; prints nothing but errors
- *   conformance [OPTIONS] --connect ADDRESS:PORT  the active end; its peer listens there
- *
- *   --device NAME, --gid INDEX         of this end (else the first device, and 0)
- *   --peer-device NAME, --peer-gid N   of the passive end in one process or with --fork
- *   --deviations FILE                  what this device is known to do otherwise
- *   --case PATTERN   only these (fnmatch; may be given often)   --skip PATTERN   none of these
- *   --list           print the names of the cases
- *   --seed N         of all contents    --wait MS   how long to wait for what is expected (10000)
- *   --quiet          no line for a case that passes or is skipped
- *
- * Exit status: 0 when nothing failed, 1 otherwise.
- */
+/* conformance: runs the cases on a device and says for each one what came of it. */
 #include "conform.h"
 
 #include <fnmatch.h>
@@ -24,6 +7,24 @@
 
 #define PATTERNS 32
 #define REASONS 64
+
+static const char usage[] =
+    "conformance [OPTIONS]                         both ends in this process\n"
+    "conformance [OPTIONS] --fork                  each end in a process of its own\n"
+    "conformance [OPTIONS] --listen ADDRESS:PORT   the passive end; prints nothing but errors\n"
+    "conformance [OPTIONS] --connect ADDRESS:PORT  the active end; its peer listens there\n"
+    "\n"
+    "  --device NAME, --gid INDEX         of this end (else the first device, and 0)\n"
+    "  --peer-device NAME, --peer-gid N   of the passive end with --fork\n"
+    "  --deviations FILE   what this device is known to do otherwise; may be given often\n"
+    "  --case PATTERN      only these cases (as a shell matches names); may be given often\n"
+    "  --skip PATTERN      none of these\n"
+    "  --list              print the names of the cases\n"
+    "  --seed N            of all contents\n"
+    "  --wait MS           how long to wait for what is expected (10000)\n"
+    "  --quiet             no line for a case that passes or is skipped\n"
+    "\n"
+    "Exit status: 0 when nothing failed, 1 when something did, 2 for wrong options.\n";
 
 /* A line of the file of deviations: cases, what is told instead, and why. */
 struct deviation {
@@ -421,8 +422,12 @@ int main(int argc, char **argv)
         case 'w': options.wait_ms = atoi(optarg); break;
         case 'f': options.forks = 1; break;
         case 'q': options.quiet = 1; break;
-        default: fprintf(stderr, "usage: see the top of main.c\n"); return 2;
+        default: fputs(usage, stderr); return 2;
         }
+    if (optind < argc) {
+        fputs(usage, stderr);
+        return 2;
+    }
     if (only_list) {
         list();
     } else if (options.listen || options.connect) {

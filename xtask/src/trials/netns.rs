@@ -104,7 +104,8 @@ impl Net {
         let args = ["netns", "exec", &self.names[side], "nft", rule];
         Ok(run::run(run::command("ip", args), Duration::from_secs(10))?.success()?.out)
     }
-    fn lose_one_percent(&self) -> Result<(), String> {
+    /// From now on one packet of RoCE v2 in a hundred is lost, each way.
+    pub fn lose_one_percent(&self) -> Result<(), String> {
         for side in 0..2 {
             self.nft(side, "add table inet lossy")?;
             self.nft(side, "add chain inet lossy out { type filter hook output priority 0 ; }")?;
