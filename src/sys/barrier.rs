@@ -2,6 +2,7 @@
 //!
 //! Two parties that each store and then look at what the other has stored need a barrier between the two on both sides.
 //! With this one the rare side pays for both, and the frequent side only keeps the compiler from swapping its accesses.
+//! `ANYVERBS_MEMBARRIER=0` does without it: race detectors do not know the call.
 use std::sync::atomic::{AtomicBool, Ordering::*, fence};
 
 /// Whether the call works here.
@@ -15,7 +16,7 @@ pub fn is_available() -> bool {
 
 /// Asks the kernel; once in every process, a forked child included. True if [`everywhere`] will work.
 pub fn prepare() -> bool {
-    let ready = membarrier(REGISTER_PRIVATE_EXPEDITED);
+    let ready = !is_unwanted() && membarrier(REGISTER_PRIVATE_EXPEDITED);
     AVAILABLE.store(ready, SeqCst);
     ready
 }
@@ -30,6 +31,10 @@ pub fn everywhere() {
     // Taken away from us by a sandbox since: from now on others pay, and stores of the past get time to arrive.
     AVAILABLE.store(false, SeqCst);
     std::thread::sleep(std::time::Duration::from_millis(10));
+}
+
+fn is_unwanted() -> bool {
+    !super::is_setuid() && std::env::var_os("ANYVERBS_MEMBARRIER").is_some_and(|v| v == "0")
 }
 
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
