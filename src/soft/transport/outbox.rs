@@ -51,6 +51,31 @@ impl Outbox {
         (0..self.ends.len()).map(|i| &self.bytes[self.range(i)])
     }
 
+    /// From datagram `i` on, how many of at most `most` have one size, except that the last may be shorter; together no
+    /// more than `bytes`. One at least, unless there is none.
+    pub fn run(&self, i: usize, most: usize, bytes: usize) -> usize {
+        let Some(size) = (i < self.len()).then(|| self.range(i).len()) else { return 0 };
+        let (mut n, mut total) = (1, size);
+        while n < most && i + n < self.len() {
+            let next = self.range(i + n).len();
+            if next > size || total + next > bytes {
+                break;
+            }
+            total += next;
+            n += 1;
+            if next < size {
+                break;
+            }
+        }
+        n
+    }
+
+    /// The bytes of `n` datagrams from `i` on, which lie back to back.
+    pub fn span_mut(&mut self, i: usize, n: usize) -> &mut [u8] {
+        let (start, end) = (self.range(i).start, self.range(i + n - 1).end);
+        &mut self.bytes[start..end]
+    }
+
     /// Datagram `i`.
     pub fn get_mut(&mut self, i: usize) -> &mut [u8] {
         let range = self.range(i);
@@ -66,5 +91,25 @@ impl Outbox {
     fn range(&self, i: usize) -> std::ops::Range<usize> {
         let start = if i == 0 { 0 } else { self.ends[i - 1] };
         start..self.ends[i]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_of_one_size_with_a_shorter_end() {
+        let mut out = Outbox::new();
+        for len in [40, 30, 30, 30, 20, 20, 25, 9] {
+            out.push_bytes(&vec![len as u8; len]);
+        }
+        let runs = |i, most, bytes| out.run(i, most, bytes);
+        assert_eq!(
+            (runs(0, 64, 1000), runs(1, 64, 1000), runs(5, 64, 1000), runs(8, 64, 1000)),
+            (2, 4, 1, 0)
+        );
+        assert_eq!((runs(1, 3, 1000), runs(1, 64, 80), runs(1, 64, 1)), (3, 2, 1));
+        assert_eq!(out.span_mut(1, 4).len(), 110);
     }
 }

@@ -22,8 +22,13 @@ pub enum Verdict {
 /// Stores the ICRC in the last four bytes of `datagram`, a UDP payload that starts with the BTH.
 /// For IPv4 the datagram must leave with id 0 and DF. Families that differ leave it untouched.
 pub fn seal(ip: &IpUdp, datagram: &mut [u8]) {
+    seal_with_id(ip, 0, datagram);
+}
+
+/// The same for a datagram that leaves with another IPv4 id; IPv6 has none.
+pub fn seal_with_id(ip: &IpUdp, id: u16, datagram: &mut [u8]) {
     let Some(at) = datagram.len().checked_sub(LEN) else { return };
-    if let Some(crc) = compute(ip, &datagram[..at], datagram.len()) {
+    if let Some(crc) = compute(ip, id, &datagram[..at], datagram.len()) {
         datagram[at..].copy_from_slice(&crc.to_le_bytes());
     }
 }
@@ -32,7 +37,7 @@ pub fn seal(ip: &IpUdp, datagram: &mut [u8]) {
 /// for: CRC is linear, so the difference, run backwards to the id field, is the difference of the header bytes.
 pub fn check(ip: &IpUdp, datagram: &[u8]) -> Verdict {
     let Some(at) = datagram.len().checked_sub(LEN) else { return Verdict::Bad };
-    let Some(crc) = compute(ip, &datagram[..at], datagram.len()) else { return Verdict::Bad };
+    let Some(crc) = compute(ip, 0, &datagram[..at], datagram.len()) else { return Verdict::Bad };
     let difference =
         crc ^ u32::from_le_bytes([datagram[at], datagram[at + 1], datagram[at + 2], datagram[at + 3]]);
     if difference == 0 {
@@ -48,11 +53,11 @@ pub fn check(ip: &IpUdp, datagram: &[u8]) -> Verdict {
     if matches!(header >> 16, 0 | 0x40) { Verdict::WithId(id) } else { Verdict::Bad }
 }
 
-fn compute(ip: &IpUdp, covered: &[u8], udp_payload: usize) -> Option<u32> {
+fn compute(ip: &IpUdp, id: u16, covered: &[u8], udp_payload: usize) -> Option<u32> {
     if covered.len() < bth::LEN {
         return None;
     }
-    ip.with_masked(udp_payload, |headers| {
+    ip.with_masked(id, udp_payload, |headers| {
         let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
         hasher.update(headers);
         hasher.update(&covered[..4]);
@@ -132,7 +137,7 @@ mod tests {
     /// The packet as a peer with its own IPv4 id and flags would seal it.
     fn sealed_with_id(ip: &IpUdp, len: usize, id: u16, flags: u8) -> Vec<u8> {
         let mut d = datagram(len);
-        let pseudo = ip.with_masked(len, |h| {
+        let pseudo = ip.with_masked(0, len, |h| {
             let mut p = h.to_vec();
             p[4..6].copy_from_slice(&id.to_be_bytes());
             p[6] = flags;
@@ -169,6 +174,9 @@ mod tests {
                 );
             }
             assert_eq!(check(&v4(), &sealed_with_id(&v4(), len, 0, 0x40)), Verdict::Exact);
+            let mut own = datagram(len);
+            seal_with_id(&v4(), 0x1234, &mut own);
+            assert_eq!(own, sealed_with_id(&v4(), len, 0x1234, 0x40));
         }
     }
 

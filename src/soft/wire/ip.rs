@@ -31,13 +31,14 @@ impl IpUdp {
         Self { src, dst, src_port, dst_port: UDP_PORT }
     }
 
-    /// Calls `with` on the headers as the ICRC sees them: fields that routers change are ones, IPv4 id 0 with DF.
+    /// Calls `with` on the headers as the ICRC sees them: fields that routers change are ones; IPv4 has this id, and DF.
     /// `None` when the families differ.
-    pub(super) fn with_masked<R>(&self, payload: usize, with: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    pub(super) fn with_masked<R>(&self, id: u16, payload: usize, with: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let mut b = [0xff; IPV6_LEN + UDP_LEN];
         let ip = match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 ipv4(&mut b, src, dst, payload);
+                b[4..6].copy_from_slice(&id.to_be_bytes());
                 b[1] = 0xff;
                 b[8] = 0xff;
                 b[10..12].fill(0xff);

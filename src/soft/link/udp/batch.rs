@@ -1,17 +1,23 @@
-//! Many packets a system call: recvmmsg into buffers that are kept, sendmmsg from an outbox.
+//! Many packets a system call: recvmmsg into buffers that are kept, sendmmsg from an outbox; and many packets a datagram
+//! where the kernel cuts (GSO) and joins (GRO) them.
 use super::Path;
-use super::control::{self, Control, ROOM};
+use super::control::{self, Control, RX_ROOM, TX_ROOM};
 use crate::soft::transport::Outbox;
 use crate::soft::wire::{IpUdp, MAX_DATAGRAM, UDP_PORT, icrc};
 use crate::sys::errno::Errno;
+use crate::sys::map::Mapping;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Packets that one receive call takes at most.
-pub const RX_BATCH: usize = 32;
-/// Packets that one send call gives at most.
-const TX_BATCH: usize = 64;
-/// Room for one datagram; longer ones are no RoCEv2 and are dropped.
-const SLOT: usize = MAX_DATAGRAM.next_multiple_of(64);
+/// Datagrams that one receive call takes at most.
+pub const RX_BATCH: usize = 16;
+/// Datagrams that one send call gives at most.
+const TX_BATCH: usize = 32;
+/// Room for one datagram, which may be many packets. Pages that none has reached take no memory.
+const SLOT: usize = 1 << 16;
+/// Packets that the kernel cuts one datagram into at most, by its oldest limit, and their bytes.
+const SEGMENTS: usize = 64;
+const SEGMENTS_BYTES: usize = 65_000;
 
 /// A received packet, which lives until the next receive.
 #[derive(Debug)]
@@ -28,6 +34,8 @@ pub struct Received<'a> {
 
 struct Slot {
     len: usize,
+    /// Bytes of each packet in it but the last.
+    segment: usize,
     ip: IpUdp,
     traffic_class: u8,
     hop_limit: u8,
@@ -37,13 +45,14 @@ struct Slot {
 struct Arrays {
     messages: [libc::mmsghdr; RX_BATCH],
     names: [libc::sockaddr_in6; RX_BATCH],
-    controls: [Control; RX_BATCH],
+    controls: [Control<RX_ROOM>; RX_BATCH],
     iovecs: [libc::iovec; RX_BATCH],
 }
 
 /// Buffers for one receive call.
 pub struct RxBatch {
-    bytes: Box<[u8]>,
+    /// Where no memory of the application is registered, even if it has unmapped it since.
+    bytes: Mapping,
     arrays: Box<Arrays>,
     slots: Vec<Option<Slot>>,
 }
@@ -57,21 +66,15 @@ impl std::fmt::Debug for RxBatch {
     }
 }
 
-impl Default for RxBatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl RxBatch {
-    /// Empty buffers.
-    pub fn new() -> Self {
-        let mut bytes = vec![0; SLOT * RX_BATCH].into_boxed_slice();
+    /// Empty buffers. Errors are those of mmap(2).
+    pub fn new() -> Result<Self, Errno> {
+        let bytes = Mapping::anonymous(SLOT * RX_BATCH)?;
         // SAFETY: zero is a valid value of these plain C structs.
         let mut arrays: Box<Arrays> = unsafe { Box::new(std::mem::zeroed()) };
-        for (i, slot) in bytes.chunks_exact_mut(SLOT).enumerate() {
+        for i in 0..RX_BATCH {
             let Arrays { messages, names, controls, iovecs } = &mut *arrays;
-            iovecs[i] = control::iovec(slot);
+            iovecs[i] = libc::iovec { iov_base: bytes.at(i * SLOT).cast(), iov_len: SLOT };
             let header = &mut messages[i].msg_hdr;
             header.msg_iov = &raw mut iovecs[i];
             header.msg_iovlen = 1;
@@ -79,17 +82,21 @@ impl RxBatch {
             header.msg_control = (&raw mut controls[i]).cast();
             rearm(header);
         }
-        Self { bytes, arrays, slots: Vec::with_capacity(RX_BATCH) }
+        Ok(Self { bytes, arrays, slots: Vec::with_capacity(RX_BATCH) })
     }
 
-    /// Packet `i` of the last receive; `None` when it was none of ours (too long, no destination known).
-    pub fn get(&self, i: usize) -> Option<Received<'_>> {
-        let slot = self.slots.get(i)?.as_ref()?;
-        Some(Received {
+    /// The packets of the last receive, in order. What is none of ours (too long, no destination known) is left out.
+    pub fn packets(&self) -> impl Iterator<Item = Received<'_>> {
+        // SAFETY: a private mapping of this length, which the kernel writes only within `receive`, that is not now.
+        let bytes = unsafe { std::slice::from_raw_parts(self.bytes.base(), self.bytes.len()) };
+        let slots = self.slots.iter().zip(bytes.chunks_exact(SLOT));
+        let slots = slots.filter_map(|(slot, bytes)| slot.as_ref().map(|slot| (slot, &bytes[..slot.len])));
+        let packets = slots.flat_map(|(slot, bytes)| bytes.chunks(slot.segment).map(move |b| (slot, b)));
+        packets.filter(|(_, datagram)| datagram.len() <= MAX_DATAGRAM).map(|(slot, datagram)| Received {
             ip: slot.ip,
             traffic_class: slot.traffic_class,
             hop_limit: slot.hop_limit,
-            datagram: &self.bytes[i * SLOT..i * SLOT + slot.len],
+            datagram,
         })
     }
 
@@ -113,6 +120,7 @@ impl RxBatch {
             let slot = match (control::sender(&names[i]), told.dst) {
                 (Some(src), Some(dst)) if whole => Some(Slot {
                     len: messages[i].msg_len as usize,
+                    segment: if told.segment > 0 { told.segment } else { SLOT },
                     ip: IpUdp { src: src.ip(), dst, src_port: src.port(), dst_port: UDP_PORT },
                     traffic_class: told.traffic_class,
                     hop_limit: told.hop_limit,
@@ -129,63 +137,114 @@ impl RxBatch {
 /// Makes a header ready for the next packet.
 fn rearm(header: &mut libc::msghdr) {
     header.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
-    header.msg_controllen = ROOM as _;
+    header.msg_controllen = RX_ROOM as _;
 }
 
-/// Seals the datagrams of `out` and gives them to the kernel. What it does not take is lost, as on a wire.
-pub(super) fn send(fd: RawFd, dual: bool, ip: &IpUdp, path: &Path, out: &mut Outbox) {
+/// The socket that sends, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Sender<'a> {
+    pub fd: RawFd,
+    pub dual: bool,
+    /// The kernel cuts datagrams; cleared when it turns out that it cannot.
+    pub segments: &'a AtomicBool,
+}
+
+/// Seals the datagrams of `out` and gives them to the kernel, those of one size as one where `join` allows. What it does
+/// not take is lost, as on a wire.
+pub(super) fn send(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox, join: bool) {
     let mut first = 0;
     while first < out.len() {
-        first += send_some(fd, dual, ip, path, out, first);
+        let join = join && sender.segments.load(Ordering::Relaxed);
+        // Most calls send one packet: the arrays are then short.
+        first += if out.len() - first < 4 {
+            send_up_to::<4>(sender, ip, path, out, first, join)
+        } else {
+            send_up_to::<TX_BATCH>(sender, ip, path, out, first, join)
+        };
     }
     out.clear();
 }
 
 /// Gives datagrams from `first` on to the kernel; how many are done with, at least one.
-fn send_some(fd: RawFd, dual: bool, ip: &IpUdp, path: &Path, out: &mut Outbox, first: usize) -> usize {
-    // Most calls send one packet: the arrays are then short.
-    if out.len() - first < 4 {
-        send_up_to::<4>(fd, dual, ip, path, out, first)
-    } else {
-        send_up_to::<TX_BATCH>(fd, dual, ip, path, out, first)
-    }
-}
-
 fn send_up_to<const MOST: usize>(
-    fd: RawFd,
-    dual: bool,
+    sender: Sender<'_>,
     ip: &IpUdp,
     path: &Path,
     out: &mut Outbox,
     first: usize,
+    join: bool,
 ) -> usize {
-    let n = (out.len() - first).min(MOST);
     // SAFETY: zero is a valid value of these plain C structs.
     let (mut messages, mut name): ([libc::mmsghdr; MOST], libc::sockaddr_in6) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    let mut controls = Control([0; ROOM]);
+    let mut controls = [Control([0; TX_ROOM]); MOST];
     let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST];
-    let name_len = control::address(path, ip.dst_port, dual, &mut name);
-    let control_len = control::write(&mut controls, path);
-    for i in 0..n {
-        let datagram = out.get_mut(first + i);
-        icrc::seal(ip, datagram);
-        iovecs[i] = control::iovec(datagram);
-        let header = &mut messages[i].msg_hdr;
-        header.msg_iov = &raw mut iovecs[i];
+    // Datagrams that each message stands for.
+    let mut counts = [0; MOST];
+    let name_len = control::address(path, ip.dst_port, sender.dual, &mut name);
+    let mut template = Control([0; TX_ROOM]);
+    let template_len = control::write(&mut template, path);
+    let (mut n, mut next) = (0, first);
+    while n < MOST && next < out.len() {
+        let count = if join { out.run(next, SEGMENTS, SEGMENTS_BYTES) } else { 1 };
+        for i in 0..count {
+            // The kernel numbers what it cuts.
+            icrc::seal_with_id(ip, i as u16, out.get_mut(next + i));
+        }
+        controls[n] = template;
+        let mut control_len = template_len;
+        if count > 1 {
+            let size = out.get_mut(next).len();
+            control::write_segment(&mut controls[n], &mut control_len, size);
+        }
+        iovecs[n] = control::iovec(out.span_mut(next, count));
+        let header = &mut messages[n].msg_hdr;
+        header.msg_iov = &raw mut iovecs[n];
         header.msg_iovlen = 1;
         header.msg_namelen = name_len;
         header.msg_name = (&raw mut name).cast();
         header.msg_controllen = control_len as _;
-        header.msg_control = (&raw mut controls).cast();
+        header.msg_control = (&raw mut controls[n]).cast();
+        counts[n] = count;
+        (n, next) = (n + 1, next + count);
     }
-    // SAFETY: every header points to the name, the control messages and bytes of `out`, which live beyond the call.
-    let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), n as u32, libc::MSG_DONTWAIT) };
+    // SAFETY: every header points to the name, its control messages and bytes of `out`, which live beyond the call.
+    let sent = unsafe { libc::sendmmsg(sender.fd, messages.as_mut_ptr(), n as u32, libc::MSG_DONTWAIT) };
     match sent {
-        1.. => sent as usize,
+        1.. => counts[..sent as usize].iter().sum(),
         // The socket's buffer is full: nothing else will fit.
         _ if Errno::last() == Errno::EAGAIN => out.len() - first,
+        // The way there may not be one where the kernel cuts: each by itself.
+        _ if counts[0] > 1 => {
+            let mut any = false;
+            for i in first..first + counts[0] {
+                any |= send_one(sender, ip, path, out, i);
+            }
+            if any {
+                sender.segments.store(false, Ordering::Relaxed);
+            }
+            counts[0]
+        }
         // This datagram cannot go (no route, too long, filtered); the next may.
         _ => 1,
     }
+}
+
+/// Sends datagram `i` alone; true if the kernel took it.
+fn send_one(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox, i: usize) -> bool {
+    // SAFETY: zero is a valid value of these plain C structs.
+    let (mut header, mut name): (libc::msghdr, libc::sockaddr_in6) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let mut control = Control([0; TX_ROOM]);
+    let datagram = out.get_mut(i);
+    icrc::seal(ip, datagram);
+    let mut iovec = control::iovec(datagram);
+    header.msg_iov = &raw mut iovec;
+    header.msg_iovlen = 1;
+    header.msg_namelen = control::address(path, ip.dst_port, sender.dual, &mut name);
+    header.msg_name = (&raw mut name).cast();
+    header.msg_controllen = control::write(&mut control, path) as _;
+    header.msg_control = (&raw mut control).cast();
+    // SAFETY: the header points to locals and to bytes of `out`, which live beyond the call.
+    unsafe { libc::sendmsg(sender.fd, &header, libc::MSG_DONTWAIT) >= 0 }
 }

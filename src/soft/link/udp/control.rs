@@ -6,13 +6,19 @@ use socket2::Socket;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-/// Room for the control messages of one packet, either way.
-pub(super) const ROOM: usize = 128;
+/// Room for the control messages of a received packet: those of both families, for IPv4 on a dual-stack socket.
+pub(super) const RX_ROOM: usize = 256;
+/// And of one that is sent.
+pub(super) const TX_ROOM: usize = 128;
+
+/// Options of SOL_UDP (linux/udp.h): segmentation by the kernel, and its reverse.
+const UDP_SEGMENT: c_int = 103;
+const UDP_GRO: c_int = 104;
 
 /// A buffer for control messages, aligned as the kernel's headers are.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct Control(pub [u8; ROOM]);
+pub(super) struct Control<const ROOM: usize>(pub [u8; ROOM]);
 
 /// Sets the options that every packet needs, before the socket is bound.
 pub(super) fn prepare(socket: &Socket, dual: bool) -> Result<(), Errno> {
@@ -29,6 +35,16 @@ pub(super) fn prepare(socket: &Socket, dual: bool) -> Result<(), Errno> {
         set(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     }
     Ok(())
+}
+
+/// Lets packets of one size that follow each other arrive as one; older kernels cannot.
+pub(super) fn coalesce(socket: &Socket) {
+    let _ = set(socket, libc::SOL_UDP, UDP_GRO, 1);
+}
+
+/// The kernel cuts one datagram into many of one size, if the message says so.
+pub(super) fn can_segment(socket: &Socket) -> bool {
+    set(socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok()
 }
 
 /// Asks for a receive buffer beyond the limit for ordinary users; refused without CAP_NET_ADMIN, which is no harm.
@@ -65,6 +81,8 @@ pub(super) struct Told {
     pub dst: Option<IpAddr>,
     pub traffic_class: u8,
     pub hop_limit: u8,
+    /// The size of the packets that came as one, the last of which may be shorter; 0 for a single one.
+    pub segment: usize,
 }
 
 /// Reads the control messages of a received packet.
@@ -98,6 +116,9 @@ pub(super) fn read(message: &libc::msghdr) -> Told {
             (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
                 told.traffic_class = value::<c_int>(data, len).unwrap_or(0) as u8;
             }
+            (libc::SOL_UDP, UDP_GRO) => {
+                told.segment = value::<c_int>(data, len).map_or(0, |n| n.max(0) as usize);
+            }
             _ => {}
         }
         // SAFETY: as for CMSG_FIRSTHDR; `at` came from it.
@@ -113,7 +134,7 @@ fn value<T: Copy>(data: *const u8, len: usize) -> Option<T> {
 }
 
 /// Writes the control messages of a packet on `path` into `buffer`; how many bytes.
-pub(super) fn write(buffer: &mut Control, path: &Path) -> usize {
+pub(super) fn write(buffer: &mut Control<TX_ROOM>, path: &Path) -> usize {
     let mut used = 0;
     let hop_limit = c_int::from(if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit });
     match path.src {
@@ -140,7 +161,12 @@ pub(super) fn write(buffer: &mut Control, path: &Path) -> usize {
     used
 }
 
-fn push<T: Copy>(buffer: &mut Control, used: &mut usize, level: c_int, kind: c_int, data: T) {
+/// Adds that the kernel is to cut the datagram into pieces of `size` bytes.
+pub(super) fn write_segment(buffer: &mut Control<TX_ROOM>, used: &mut usize, size: usize) {
+    push(buffer, used, libc::SOL_UDP, UDP_SEGMENT, size as u16);
+}
+
+fn push<T: Copy>(buffer: &mut Control<TX_ROOM>, used: &mut usize, level: c_int, kind: c_int, data: T) {
     // SAFETY: CMSG_SPACE and CMSG_LEN only compute.
     let (space, len) = unsafe {
         (libc::CMSG_SPACE(size_of::<T>() as u32) as usize, libc::CMSG_LEN(size_of::<T>() as u32) as usize)

@@ -13,14 +13,18 @@ use crate::soft::transport::requester::{Patience, Requester};
 use crate::soft::transport::responder::Responder;
 use crate::soft::transport::unreliable::{Receiver, Sender};
 use crate::soft::types::{QpState, QpType};
-use crate::soft::wire::{Packet, Transport, cnp};
+use crate::soft::wire::{MAX_DATAGRAM, MAX_PAYLOAD, Packet, Transport, cnp};
 use crate::sys::{clock, lock::Lock};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Packets between two looks at the socket's buffer.
+/// Packets between two looks at the socket's buffer, and their bytes: what the kernel takes as one datagram, and what the
+/// allocator does not take a mapping of its own for, which might lie where the application has unmapped registered memory.
 const BURST: usize = 64;
+const BURST_BYTES: usize = 60_000;
+/// Headers and ICRC of a packet, at most, bytes.
+const HEADERS: usize = MAX_DATAGRAM - MAX_PAYLOAD;
 /// Packets of READ responses in a row, before others get their turn.
 const ANSWERS: usize = 1024;
 /// The least time between two CNPs of a flow, nanoseconds.
@@ -105,6 +109,11 @@ impl Flow {
         }
     }
 
+    /// The kernel may cut its packets from larger ones: IPv6 has no ids, and of IPv4 this way is known to count them.
+    fn joins(&self) -> bool {
+        self.path.dst.is_ipv6() || self.destination.counts_ids()
+    }
+
     /// Where its packets go.
     pub fn path(&self) -> &Path {
         &self.path
@@ -125,18 +134,18 @@ impl Flow {
             *known = (acknowledged, losses);
             r.limit_window(self.destination.share(self.connection.mtu));
         }
-        let mut full = false;
+        let (burst, mut full) = (self.connection.burst(), false);
         port::with_outbox(|out| {
             loop {
                 let mut side = Sends { qp, sq };
                 let more = match sending {
-                    Sending::Reliable(r, _) => r.transmit(now, &mut side, out, BURST),
+                    Sending::Reliable(r, _) => r.transmit(now, &mut side, out, burst),
                     Sending::Unreliable(s) => {
                         s.resume(side.sq.queue.next, side.sq.queue.tail);
-                        s.transmit(&mut side, out, BURST)
+                        s.transmit(&mut side, out, burst)
                     }
                 };
-                qp.node.udp.send(&self.path, out);
+                qp.node.udp.send(&self.path, out, self.joins());
                 if !more {
                     break;
                 }
@@ -170,7 +179,7 @@ impl Flow {
             self.notified.store(now, Ordering::Relaxed);
             port::with_outbox(|out| {
                 out.push_bytes(&cnp::emit(self.connection.remote_qpn));
-                qp.node.udp.send(&self.path, out);
+                qp.node.udp.send(&self.path, out, self.joins());
             });
         }
     }
@@ -263,9 +272,10 @@ impl Flow {
         }
         let (mut more, mut pause) = (true, 0);
         port::with_outbox(|out| {
-            for _ in 0..ANSWERS / BURST {
-                more = r.transmit(&mut Receives { qp, rq }, out, BURST);
-                qp.node.udp.send(&self.path, out);
+            let burst = self.connection.burst();
+            for _ in 0..ANSWERS / burst {
+                more = r.transmit(&mut Receives { qp, rq }, out, burst);
+                qp.node.udp.send(&self.path, out, self.joins());
                 if !more {
                     break;
                 }
@@ -302,6 +312,11 @@ impl Drop for Flow {
 impl Connection {
     fn settings(&self, psn: crate::soft::types::Psn) -> Settings {
         Settings { transport: self.transport, remote_qpn: self.remote_qpn, psn, mtu: self.mtu }
+    }
+
+    /// Packets that go out together.
+    fn burst(&self) -> usize {
+        (BURST_BYTES / (self.mtu as usize + HEADERS)).min(BURST)
     }
 
     fn sending(&self, sq: &SendHalf) -> Sending {

@@ -16,6 +16,7 @@ use crate::sys::{errno::Errno, fd, fork::ParentFd, log};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::AtomicBool;
 
 pub use batch::{Received, RxBatch};
 
@@ -60,6 +61,8 @@ impl Path {
 pub struct Endpoint {
     socket: ParentFd,
     dual: bool,
+    /// The kernel cuts datagrams into packets (GSO).
+    segments: AtomicBool,
 }
 
 impl Endpoint {
@@ -96,13 +99,15 @@ impl Endpoint {
         }
         socket.set_reuse_address(true)?;
         control::prepare(&socket, dual)?;
+        control::coalesce(&socket);
+        let segments = AtomicBool::new(control::can_segment(&socket));
         // A short buffer only loses packets sooner.
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
         let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
         control::force_receive_buffer(&socket, SOCKET_BUFFER);
         let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
-        Ok(Self { socket: ParentFd::new(fd::lift(socket.into())?), dual })
+        Ok(Self { socket: ParentFd::new(fd::lift(socket.into())?), dual, segments })
     }
 
     /// Binds the port anew, as the last one to do so, in place of the old socket; what waited there is lost. Sets of
@@ -140,10 +145,14 @@ impl Endpoint {
         batch.receive(self.fd())
     }
 
-    /// Sends the datagrams of `out`, each sealed with its ICRC, and empties it. What the kernel does not take is
-    /// lost, as on a wire.
-    pub fn send(&self, path: &Path, out: &mut Outbox) {
-        batch::send(self.fd(), self.dual, &path.ip_udp(), path, out);
+    /// Sends the datagrams of `out`, each sealed with its ICRC, and empties it. `join`: the kernel may get many as one.
+    /// What it does not take is lost, as on a wire.
+    pub fn send(&self, path: &Path, out: &mut Outbox, join: bool) {
+        batch::send(self.sender(), &path.ip_udp(), path, out, join);
+    }
+
+    fn sender(&self) -> batch::Sender<'_> {
+        batch::Sender { fd: self.fd(), dual: self.dual, segments: &self.segments }
     }
 }
 
@@ -204,15 +213,14 @@ mod tests {
             let payload = i as usize * 25;
             tx.push(&packet, payload).fill(i as u8);
         }
-        batch::send(a.fd(), a.dual, &ip, &path, &mut tx);
+        batch::send(a.sender(), &ip, &path, &mut tx, true);
         assert!(tx.is_empty());
-        let mut rx = RxBatch::new();
+        let mut rx = RxBatch::new().unwrap();
         let mut seen = 0u32;
         while seen < 40 {
             wait_readable(&b);
-            let n = b.receive(&mut rx);
-            for i in 0..n {
-                let Received { ip, traffic_class, hop_limit, datagram } = rx.get(i).unwrap();
+            b.receive(&mut rx);
+            for Received { ip, traffic_class, hop_limit, datagram } in rx.packets() {
                 let ip = IpUdp { dst_port: to, ..ip };
                 assert_eq!((ip.src, ip.dst, ip.src_port), (src, dst, from));
                 assert_eq!((traffic_class, hop_limit), (0x62, 33));
@@ -251,12 +259,57 @@ mod tests {
         // Longer than any datagram: EMSGSIZE.
         tx.push(&packet, 70_000);
         tx.push(&packet, 8);
-        batch::send(a.fd(), a.dual, &ip, &Path::new(lo, lo), &mut tx);
+        batch::send(a.sender(), &ip, &Path::new(lo, lo), &mut tx, true);
         assert!(tx.is_empty());
         wait_readable(&b);
-        let mut rx = RxBatch::new();
+        let mut rx = RxBatch::new().unwrap();
         assert_eq!(b.receive(&mut rx), 1);
-        assert_eq!(rx.get(0).unwrap().datagram.len(), 24);
+        assert_eq!(rx.packets().next().unwrap().datagram.len(), 24);
+    }
+
+    /// Packets of one size, cut by the kernel: as the next hop sees them, and as a socket that joins them again does.
+    #[test]
+    fn packets_that_the_kernel_cuts_have_the_icrc_of_their_ids() {
+        for (src, dst) in [("127.0.0.1", "127.0.0.2"), ("::1", "::1")] {
+            let (src, dst): (IpAddr, IpAddr) = (src.parse().unwrap(), dst.parse().unwrap());
+            let Ok(plain) = UdpSocket::bind((dst, 0)) else { continue };
+            plain.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+            let (a, b) = (Endpoint::bind(0).unwrap(), Endpoint::bind(0).unwrap());
+            let could = a.segments.load(std::sync::atomic::Ordering::Relaxed);
+            for port in [plain.local_addr().unwrap().port(), control::local_port(&b.socket)] {
+                let ip = IpUdp { src, dst, src_port: control::local_port(&a.socket), dst_port: port };
+                let mut tx = Outbox::new();
+                for i in 0..100u32 {
+                    let opcode = Opcode::new(Transport::Uc, Operation::SendMiddle);
+                    let packet = Packet::new(Bth::new(opcode, Qpn(0x1001), Psn::new(i)));
+                    tx.push(&packet, if i == 99 { 20 } else { 256 }).fill(i as u8);
+                }
+                batch::send(a.sender(), &ip, &Path::new(src, dst), &mut tx, true);
+                let (mut seen, mut buffer, mut rx) = (0, [0; 512], RxBatch::new().unwrap());
+                let mut see = |datagram: &[u8]| {
+                    assert_ne!(icrc::check(&ip, datagram), icrc::Verdict::Bad, "packet {seen}");
+                    assert_eq!(Packet::parse(datagram).unwrap().0.bth.psn.get(), seen);
+                    seen += 1;
+                    seen
+                };
+                if port == plain.local_addr().unwrap().port() {
+                    loop {
+                        let len = plain.recv(&mut buffer).unwrap();
+                        if see(&buffer[..len]) == 100 {
+                            break;
+                        }
+                    }
+                    continue;
+                }
+                let mut got = 0;
+                while got < 100 {
+                    wait_readable(&b);
+                    b.receive(&mut rx);
+                    rx.packets().for_each(|p| got = see(p.datagram));
+                }
+            }
+            assert_eq!(a.segments.load(std::sync::atomic::Ordering::Relaxed), could);
+        }
     }
 
     #[test]
@@ -266,7 +319,7 @@ mod tests {
         let a = Endpoint::bind(0).unwrap();
         let port = control::local_port(&a.socket);
         let b = Endpoint::bind(port).unwrap();
-        let mut rx = RxBatch::new();
+        let mut rx = RxBatch::new().unwrap();
         let mut reaches = |to: &Endpoint, other: Option<&Endpoint>| {
             taken.send_to(&[0; 16], ("127.0.0.1", port)).unwrap();
             wait_readable(to);

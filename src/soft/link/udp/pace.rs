@@ -1,5 +1,5 @@
 //! How much may be on its way to another host: what its QPs share, and how fast READ responses follow each other.
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A host that packets go to. What all flows together may have under way there grows with what is acknowledged and shrinks
 /// with losses, since nobody knows the size of the peer's socket buffer.
@@ -11,11 +11,23 @@ pub(super) struct Destination {
     budget: AtomicU32,
     /// When it was last cut.
     cut: AtomicU64,
+    /// Losses, and packets acknowledged, since they were last judged.
+    losses: AtomicU32,
+    acknowledged: AtomicU64,
+    /// Packets that a network card cuts may have ids that their ICRCs do not: then all but the first of each run are lost.
+    miscounts_ids: AtomicBool,
 }
 
 impl Default for Destination {
     fn default() -> Self {
-        Self { active: AtomicU32::new(0), budget: AtomicU32::new(8 * Self::LEAST), cut: AtomicU64::new(0) }
+        Self {
+            active: AtomicU32::new(0),
+            budget: AtomicU32::new(8 * Self::LEAST),
+            cut: AtomicU64::new(0),
+            losses: AtomicU32::new(0),
+            acknowledged: AtomicU64::new(0),
+            miscounts_ids: AtomicBool::new(false),
+        }
     }
 }
 
@@ -25,6 +37,8 @@ impl Destination {
     const MOST: u32 = 8192;
     /// Flows lose packets together when a buffer overflows: that is one loss, nanoseconds.
     const ONE_LOSS: u64 = 5_000_000;
+    /// After so many losses it is judged whether nearly nothing arrives.
+    const JUDGED: u32 = 16;
 
     /// A flow begins to have something under way, or ends.
     pub(super) fn count(&self, begins: bool) {
@@ -37,6 +51,14 @@ impl Destination {
 
     /// Packets of a flow were acknowledged, some perhaps lost. Losing a count against another thread does no harm.
     pub(super) fn tell(&self, now: u64, acknowledged: u64, lost: bool) {
+        self.acknowledged.fetch_add(acknowledged, Ordering::Relaxed);
+        if lost && self.losses.fetch_add(1, Ordering::Relaxed) + 1 >= Self::JUDGED {
+            let got = self.acknowledged.swap(0, Ordering::Relaxed);
+            self.losses.store(0, Ordering::Relaxed);
+            if got < u64::from(Self::JUDGED) * 4 {
+                self.miscounts_ids.store(true, Ordering::Relaxed);
+            }
+        }
         let budget = self.budget.load(Ordering::Relaxed);
         let next = if lost && now.saturating_sub(self.cut.load(Ordering::Relaxed)) >= Self::ONE_LOSS {
             self.cut.store(now, Ordering::Relaxed);
@@ -45,6 +67,11 @@ impl Destination {
             budget.saturating_add(acknowledged.min(1 << 20) as u32)
         };
         self.budget.store(next.clamp(8 * Self::LEAST, 8 * Self::MOST), Ordering::Relaxed);
+    }
+
+    /// As far as known, IPv4 packets that are cut from larger ones on the way out arrive with ids that count from 0.
+    pub(super) fn counts_ids(&self) -> bool {
+        !self.miscounts_ids.load(Ordering::Relaxed)
     }
 
     /// Packets that each active flow may have under way, two in any case. Larger packets take more of a buffer.
@@ -112,6 +139,16 @@ mod tests {
         assert_eq!(d.share(1024), Destination::LEAST);
         d.tell(0, u64::MAX, false);
         assert_eq!(d.share(1024), Destination::MOST);
+    }
+
+    #[test]
+    fn a_way_on_which_only_the_first_of_each_run_arrives_gets_no_more_runs() {
+        let d = Destination::default();
+        (0..1000).for_each(|i| d.tell(i, 20, true));
+        assert!(d.counts_ids());
+        (0..Destination::JUDGED + 1).for_each(|i| d.tell(u64::from(i), 1, true));
+        (0..Destination::JUDGED).for_each(|i| d.tell(u64::from(i), 1, true));
+        assert!(!d.counts_ids());
     }
 
     #[test]

@@ -66,7 +66,8 @@ pub(super) fn with_outbox<R>(work: impl FnOnce(&mut Outbox) -> R) -> R {
 pub struct Port {
     door: OnceLock<Door>,
     opening: Lock<()>,
-    batch: Lock<RxBatch>,
+    /// Made when the port is opened.
+    batch: Lock<Option<RxBatch>>,
     flows: RwLock<HashMap<u32, Arc<Flow>>>,
     share: Share,
     /// The hosts of all flows.
@@ -104,6 +105,7 @@ impl Port {
         let _one = self.opening.lock();
         if self.door.get().is_none() {
             let door = Door { endpoint: Endpoint::open()?, set: Epoll::new()? };
+            self.batch.lock().get_or_insert(RxBatch::new()?);
             door.set.add(door.endpoint.as_fd(), epoll::IN, 0)?;
             qp.node.engine.add(door.set.as_fd(), UDP_TOKEN)?;
             self.bound.store(clock::now_ns(), Ordering::Relaxed);
@@ -185,10 +187,10 @@ impl Port {
         }
     }
 
-    /// Sends datagrams; while the port is closed they are lost.
-    pub(super) fn send(&self, path: &Path, out: &mut Outbox) {
+    /// Sends datagrams, those of one size as one where `join` allows; while the port is closed they are lost.
+    pub(super) fn send(&self, path: &Path, out: &mut Outbox, join: bool) {
         match self.door.get() {
-            Some(door) if !out.is_empty() => door.endpoint.send(path, out),
+            Some(door) if !out.is_empty() => door.endpoint.send(path, out, join),
             _ => out.clear(),
         }
     }
@@ -234,13 +236,13 @@ impl Port {
     /// and passes on what is not its own. Called with no lock held.
     pub(super) fn suspect(&self, node: &Node, now: u64) {
         let Some(door) = self.door.get() else { return };
-        let mut rx = self.batch.lock();
+        let mut batch = self.batch.lock();
         let since = |when: &AtomicU64| now.saturating_sub(when.load(Ordering::Relaxed));
         if since(&self.heard) < SILENCE || since(&self.bound) < RENEWALS {
             return;
         }
         self.bound.store(now, Ordering::Relaxed);
-        self.receive_into(node, door, &mut rx, true);
+        self.receive_into(node, door, &mut batch, true);
         if door.endpoint.renew().is_ok() {
             let _ = door.set.add(door.endpoint.as_fd(), epoll::IN, 0);
         }
@@ -248,11 +250,12 @@ impl Port {
 
     fn receive(&self, node: &Node, door: &Door, inbox: bool) -> bool {
         // Another thread is at it already.
-        let Some(mut rx) = self.batch.try_lock() else { return false };
-        self.receive_into(node, door, &mut rx, inbox)
+        let Some(mut batch) = self.batch.try_lock() else { return false };
+        self.receive_into(node, door, &mut batch, inbox)
     }
 
-    fn receive_into(&self, node: &Node, door: &Door, rx: &mut RxBatch, inbox: bool) -> bool {
+    fn receive_into(&self, node: &Node, door: &Door, batch: &mut Option<RxBatch>, inbox: bool) -> bool {
+        let Some(rx) = batch else { return false };
         let mut any = false;
         for _ in 0..ROUNDS {
             let n = door.endpoint.receive(rx);
@@ -260,7 +263,7 @@ impl Port {
                 break;
             }
             any = true;
-            self.serve(node, (0..n).filter_map(|i| rx.get(i)), true);
+            self.serve(node, rx.packets(), true);
             if n < batch::RX_BATCH {
                 break;
             }
@@ -360,7 +363,7 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<(), Wc
     with_outbox(|out| {
         let bytes = out.push(&packet, wqe.length as usize);
         sq.gather(qp, at, 0, RunMut::of(bytes))?;
-        qp.node.udp.send(&path_of(qp.node, &ah.address), out);
+        qp.node.udp.send(&path_of(qp.node, &ah.address), out, false);
         Ok(())
     })
 }
