@@ -99,6 +99,7 @@ impl Mark {
 }
 
 /// Puts request `at`, or the rest of it, into the ring; false when that is full.
+#[inline]
 pub fn put_any(
     qp: &Qp,
     sq: &mut Requester,
