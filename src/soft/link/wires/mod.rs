@@ -4,43 +4,43 @@
 //! `death` is about peers that are gone.
 mod death;
 pub mod foreign;
+mod inbox;
+mod list;
 pub mod message;
 mod numbers;
 mod places;
 mod receive;
 mod send;
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, Weak};
 
+use inbox::Cache;
+use list::{Found, List, next_version, watch, with_list};
 use numbers::Numbers;
 pub use send::{Answer, Outbox, has_room_for_datagram, pump, send_datagram};
 
 use super::Path;
 use super::shm::own::MR_CAPACITY;
-use super::shm::ring::{Consumer, Header};
+use super::shm::ring::Header;
 use super::shm::{Own, Peer, QpView, Slot, State, What, direct};
 use crate::soft::engine;
 use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
 use crate::soft::qp::{Qp, Shown};
-use crate::soft::types::{Access, Key, Psn, Qpn};
+use crate::soft::types::{Access, Key, Qpn};
 use crate::sys::clock;
 use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
-use crate::sys::lock::{Beside, Guard, Lock};
+use crate::sys::lock::{Beside, Lock};
 use crate::sys::log::explain;
-use crate::sys::random;
 
 /// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
 const STRAYS: usize = 4096;
 /// Rounds of receiving for one event of a wire.
 const ROUNDS: usize = 16;
-/// Looks into rings in one poll that finds nothing.
-const LOOKS: usize = 32;
 /// Free lines with which every entry fits, also where it skips the end of the ring.
 const MOST_LINES: usize = 520;
 /// How long after its peer's process has gone a QP fails: a program that ends when all is complete must not find its
@@ -69,46 +69,6 @@ pub struct Wire {
     is_lost: AtomicBool,
     /// How many times heirs of the peer were looked for.
     heirs_sought: AtomicU32,
-}
-
-/// The ring that a peer writes, held by who reads it, and what is known about its writer.
-struct Inbox<'a> {
-    rx: Guard<'a, Consumer>,
-    cache: &'a Beside<Cache>,
-}
-
-impl Inbox<'_> {
-    #[inline]
-    fn parts(&mut self) -> (&mut Consumer, &mut Cache) {
-        // SAFETY: `rx` is the lock of the wire that the cache belongs to, and both are borrowed mutably with it.
-        let cache = unsafe { self.cache.with(&self.rx) };
-        (&mut self.rx, cache)
-    }
-
-    fn cache(&mut self) -> &mut Cache {
-        self.parts().1
-    }
-}
-
-/// What the receiving thread knows without asking.
-#[derive(Debug, Default)]
-struct Cache {
-    qp: Option<Arc<Qp>>,
-    epoch: u32,
-    /// The acknowledgement of what this round has accepted.
-    owed: Option<Owed>,
-    /// Slots that are the peer's.
-    proven: Vec<u16>,
-    /// Messages under way to SRQs of this process over XRC QPs of others.
-    shadows: foreign::Shadows,
-}
-
-/// All requests of QP `to` up to `psn` are accepted by QP `from`.
-#[derive(Debug, Clone, Copy)]
-struct Owed {
-    from: Qpn,
-    to: Qpn,
-    psn: Psn,
 }
 
 /// The wires of a process.
@@ -430,74 +390,7 @@ impl Wires {
     }
 }
 
-/// All wires at some moment.
-type List = Arc<[Arc<Wire>]>;
-
-thread_local! {
-    static MY_LIST: Cell<Option<(u64, List)>> = const { Cell::new(None) };
-}
-
-/// A first version that no list of this process, or of the one it was forked from, has had.
-fn next_version() -> u64 {
-    random::u64() | 1
-}
-
-/// Calls `with` on this thread's copy of the list, which costs no atomic operation while the list stays the same.
-#[inline]
-fn with_list(wires: &Wires, with: impl Fn(&[Arc<Wire>]) -> bool) -> bool {
-    MY_LIST
-        .try_with(|mine| {
-            let now = wires.version.load(Ordering::Acquire);
-            // Taken out meanwhile: what runs below may come here again.
-            let (version, list) = match mine.take() {
-                Some(mine) if mine.0 == now => mine,
-                _ => (now, wires.list()),
-            };
-            let did = with(&list);
-            mine.set(Some((version, list)));
-            did
-        })
-        .unwrap_or(false)
-}
-
-/// What `watch` saw.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    Nothing,
-    /// Something that had come before the first look: more may follow.
-    AtOnce,
-    /// Something that has just come, or may have.
-    Later,
-}
-
-/// Looks into the rings for some tens of nanoseconds. Coming here and going takes longer than a look, and what arrives
-/// meanwhile would wait for the next caller.
-#[inline]
-fn watch(list: &[Arc<Wire>]) -> Found {
-    let ready = || list.iter().any(|w| w.peer.rx_ready());
-    if ready() {
-        return Found::AtOnce;
-    }
-    for _ in 1..LOOKS.checked_div(list.len()).unwrap_or(0) {
-        if ready() {
-            return Found::Later;
-        }
-    }
-    Found::Nothing
-}
-
 impl Wire {
-    /// The ring that the peer writes, and what is known about it; waits for who is reading it.
-    fn inbox(&self) -> Inbox<'_> {
-        self.inbox_of(self.peer.rx.lock())
-    }
-
-    /// `inbox`, with the lock of the peer's `rx` already held.
-    #[inline]
-    fn inbox_of<'a>(&'a self, rx: Guard<'a, Consumer>) -> Inbox<'a> {
-        Inbox { rx, cache: &self.cache }
-    }
-
     /// Nothing more comes or goes here.
     fn is_closed(&self) -> bool {
         self.is_lost.load(Ordering::SeqCst) || self.peer.state() == State::Dead

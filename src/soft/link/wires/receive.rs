@@ -2,12 +2,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::inbox::{Cache, Owed};
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FAILED, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal,
     SOLICITED,
 };
 use super::send::{self, Answer, answer};
-use super::{Cache, Owed, Wire, foreign};
+use super::{Wire, foreign};
 use crate::soft::link;
 use crate::soft::link::shm::ring::{Consumer, Entry, Ext};
 use crate::soft::mem::run::{Run, RunMut};

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::foreign::{self, Turn};
+use super::inbox::Owed;
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
-use super::{Owed, STRAYS, Wire};
+use super::{STRAYS, Wire};
 use crate::soft::ah::Ah;
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
 use crate::soft::link::shm::ring::{Ext, Header, MAX_PAYLOAD};
