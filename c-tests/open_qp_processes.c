@@ -98,9 +98,8 @@ static uint32_t descriptors(void)
     return n;
 }
 
-static struct answer obey(struct process *p, const struct order *o)
+static void obey(struct process *p, const struct order *o, struct answer *a)
 {
-    struct answer a = {.srqn = p->srqn};
     struct ibv_qp_init_attr_ex init = {
         .qp_type = IBV_QPT_XRC_RECV, .xrcd = p->xrcd, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
     struct ibv_qp_open_attr open = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
@@ -115,25 +114,28 @@ static struct answer obey(struct process *p, const struct order *o)
     struct ibv_qp *qp;
     pid_t child;
 
+    /* Also what is between the fields: it is sent. */
+    memset(a, 0, sizeof(*a));
+    a->srqn = p->srqn;
     switch (o->what) {
     case MAKE:
         p->qp = NEED(ibv_create_qp_ex(p->s.context, &init));
-        a.number = p->qp->qp_num;
+        a->number = p->qp->qp_num;
         break;
     case OPEN:
         qp = ibv_open_qp(p->s.context, &open);
-        a.error = qp ? 0 : errno;
-        a.number = qp ? qp->qp_num : 0;
+        a->error = qp ? 0 : errno;
+        a->number = qp ? qp->qp_num : 0;
         p->qp = qp ? qp : p->qp;
         break;
     case MOVE:
-        a.error = move(p, o);
+        a->error = move(p, o);
         break;
     case STATE:
-        a.state = state_of(p->qp);
+        a->state = state_of(p->qp);
         break;
     case DROP:
-        a.error = ibv_destroy_qp(p->qp);
+        a->error = ibv_destroy_qp(p->qp);
         break;
     case POST:
         sge = sge_of(&p->s, p->posted++ % RECEIVES * ROOM, ROOM);
@@ -142,31 +144,30 @@ static struct answer obey(struct process *p, const struct order *o)
         ZERO(ibv_post_srq_recv(p->srq, &wr, &bad));
         break;
     case TAKE:
-        a.wc = next_wc(p->s.cq);
-        a.filled = a.wc.status == IBV_WC_SUCCESS && filled(p->s.buffer + a.wc.wr_id, a.wc.byte_len, o->seed);
+        copy_wc(&a->wc, next_wc(p->s.cq));
+        a->filled = a->wc.status == IBV_WC_SUCCESS && filled(p->s.buffer + a->wc.wr_id, a->wc.byte_len, o->seed);
         break;
     case FORK:
         child = fork();
         if (child == 0)
             exit(ibv_destroy_qp(p->qp) + ibv_close_xrcd(p->other));
-        if (waitpid(child, &a.error, 0) != child)
+        if (waitpid(child, &a->error, 0) != child)
             die("waitpid");
         break;
     case DOMAIN:
         init_domain.oflags = (int)o->number;
         domain = ibv_open_xrcd(p->s.context, &init_domain);
-        a.error = domain ? ibv_close_xrcd(domain) : errno;
+        a->error = domain ? ibv_close_xrcd(domain) : errno;
         break;
     case COUNT:
-        a.number = descriptors();
+        a->number = descriptors();
         break;
     case EVENT:
         do
-            a.event = next_event(p->s.context).event_type;
-        while (a.event == IBV_EVENT_COMM_EST);
+            a->event = next_event(p->s.context).event_type;
+        while (a->event == IBV_EVENT_COMM_EST);
         break;
     }
-    return a;
 }
 
 /* Processes 0 to 2; 3 is this one. */
@@ -174,8 +175,10 @@ static struct answer ask(int process, struct order o)
 {
     struct answer a;
 
-    if (process == 3)
-        return obey(&me, &o);
+    if (process == 3) {
+        obey(&me, &o, &a);
+        return a;
+    }
     tell(others[process].socket, &o, sizeof(o));
     hear(others[process].socket, &a, sizeof(a));
     return a;
@@ -278,8 +281,8 @@ static void one_error_for_all(void)
 static void two_targets(void)
 {
     static const int rest[] = {1, 2, 3};
-    uint64_t end = now_ms() + 20000;
     uint32_t target[2], srqn;
+    uint64_t end;
     struct ibv_qp *qp[2];
     struct ibv_wc wc;
 
@@ -297,6 +300,7 @@ static void two_targets(void)
     printf("one of them is open nowhere any more\n");
     kill_partner(&others[1]);
     /* What is on its way past the target may arrive for a while. */
+    end = now_ms() + 20000;
     do {
         srqn = ask(2, (struct order){.what = POST}).srqn;
         post(qp[0], IBV_WR_SEND, srqn, 30);
@@ -322,7 +326,7 @@ static void spawn_partners(int fd)
 static void many_handles(void)
 {
     uint32_t target = make_shared(1), before[2], after[2];
-    uint64_t end = now_ms() + 20000;
+    uint64_t end;
 
     for (int i = 0; i < 2; i++)
         before[i] = ask(i, (struct order){.what = COUNT}).number;
@@ -335,6 +339,7 @@ static void many_handles(void)
             die("open %d: %s", i, rc_name(a.error));
     }
     /* The end of the last connection may still be on its way. */
+    end = now_ms() + 20000;
     for (int i = 0; i < 2; i++)
         do
             after[i] = ask(i, (struct order){.what = COUNT}).number;
@@ -361,7 +366,7 @@ int main(int argc, char **argv)
             struct answer a;
 
             hear(atoi(argv[1]), &o, sizeof(o));
-            a = obey(&me, &o);
+            obey(&me, &o, &a);
             tell(atoi(argv[1]), &a, sizeof(a));
         }
     }

@@ -61,12 +61,8 @@ static void make_process(struct process *p, int fd)
     }
 }
 
-static struct answer obey(struct process *p, const struct order *o)
+static void obey(struct process *p, const struct order *o, struct answer *a)
 {
-    struct answer a = {.srqn = p->srqn[0],
-                       .private_srqn = p->srqn[1],
-                       .rkey = p->s.mr->rkey,
-                       .addr = (uintptr_t)p->s.buffer + REACHED};
     struct ibv_qp_attr closed = {.qp_state = IBV_QPS_INIT, .port_num = PORT};
     struct ibv_qp_init_attr_ex init = {
         .qp_type = IBV_QPT_XRC_RECV, .xrcd = p->xrcd[0], .comp_mask = IBV_QP_INIT_ATTR_XRCD};
@@ -75,10 +71,16 @@ static struct answer obey(struct process *p, const struct order *o)
     struct ibv_async_event event;
     uint64_t end = now_ms() + 10000;
 
+    /* Also what is between the fields: it is sent. */
+    memset(a, 0, sizeof(*a));
+    a->srqn = p->srqn[0];
+    a->private_srqn = p->srqn[1];
+    a->rkey = p->s.mr->rkey;
+    a->addr = (uintptr_t)p->s.buffer + REACHED;
     switch (o->what) {
     case TARGET:
         p->target = NEED(ibv_create_qp_ex(p->s.context, &init));
-        a.number = p->target->qp_num;
+        a->number = p->target->qp_num;
         break;
     case CONNECT:
         if (o->closed)
@@ -92,26 +94,25 @@ static struct answer obey(struct process *p, const struct order *o)
         ZERO(ibv_post_srq_recv(p->srq[0], &wr, &bad));
         break;
     case TAKE:
-        a.wc = next_wc(p->s.cq);
-        if (a.wc.status == IBV_WC_SUCCESS)
-            a.filled = filled(p->s.buffer + (o->offset ? o->offset : a.wc.wr_id), a.wc.byte_len, o->seed);
+        copy_wc(&a->wc, next_wc(p->s.cq));
+        if (a->wc.status == IBV_WC_SUCCESS)
+            a->filled = filled(p->s.buffer + (o->offset ? o->offset : a->wc.wr_id), a->wc.byte_len, o->seed);
         break;
     case FAILED:
         do {
             event = next_event(p->s.context);
-            a.event = event.event_type;
-        } while (event.element.qp != p->target || a.event == IBV_EVENT_COMM_EST);
-        a.state = state_of(p->target);
+            a->event = event.event_type;
+        } while (event.element.qp != p->target || a->event == IBV_EVENT_COMM_EST);
+        a->state = state_of(p->target);
         break;
     case ENDED:
-        while ((a.state = state_of(p->target)) != IBV_QPS_ERR && now_ms() < end)
+        while ((a->state = state_of(p->target)) != IBV_QPS_ERR && now_ms() < end)
             sched_yield();
         break;
     case LOOK:
-        a.filled = filled(p->s.buffer + o->offset, o->length, o->seed);
+        a->filled = filled(p->s.buffer + o->offset, o->length, o->seed);
         break;
     }
-    return a;
 }
 
 static struct process me;
@@ -124,8 +125,10 @@ static struct answer ask(int process, struct order o)
 {
     struct answer a;
 
-    if (process == 2)
-        return obey(&me, &o);
+    if (process == 2) {
+        obey(&me, &o, &a);
+        return a;
+    }
     tell(others[process].socket, &o, sizeof(o));
     hear(others[process].socket, &a, sizeof(a));
     return a;
@@ -281,7 +284,7 @@ int main(int argc, char **argv)
             struct answer a;
 
             hear(atoi(argv[1]), &o, sizeof(o));
-            a = obey(&me, &o);
+            obey(&me, &o, &a);
             tell(atoi(argv[1]), &a, sizeof(a));
         }
     }
