@@ -328,6 +328,9 @@ int receive_at(struct end *e, unsigned number, uint32_t offset, uint32_t length)
 
 void drop_queues(struct end *e)
 {
+    /* The window first: soft-RoCE waits for 50 seconds where its QP goes before it. */
+    if (e->mw)
+        ZERO(ibv_dealloc_mw(e->mw));
     if (e->qp)
         ZERO(ibv_destroy_qp(e->qp));
     if (e->ah)
@@ -340,8 +343,6 @@ void drop_queues(struct end *e)
     ZERO(ibv_destroy_cq(e->recv_cq));
     if (e->channel)
         ZERO(ibv_destroy_comp_channel(e->channel));
-    if (e->mw)
-        ZERO(ibv_dealloc_mw(e->mw));
     if (e->bindable)
         ZERO(ibv_dereg_mr(e->bindable));
     if (e->forbidden)

@@ -234,6 +234,8 @@ static void look_at_memory(struct end *e)
     unsigned char *allowed = NEED(calloc(1, BUFFER));
     uint32_t marker_at = AT_MARKER + (is_ud(e) ? GRH : 0), changed = 0, missing = 0, outside = 0;
     struct span into[512];
+    /* What stands in the place of a datagram's header is nobody's promise here. */
+    unsigned headers = is_ud(e) && e->role == PASSIVE ? receive_spans(e, message_length(e), into) : 0;
     char *text = e->report.text[A_MEMORY];
 
     fill(before, BUFFER, own_seed(e, e->role));
@@ -248,11 +250,10 @@ static void look_at_memory(struct end *e)
     for (uint32_t i = 0; i < BUFFER; i++) {
         int header = is_ud(e) && e->role == PASSIVE && i >= AT_MARKER && i < AT_MARKER + GRH;
 
-        if (is_ud(e) && e->role == PASSIVE && receive_spans(e, message_length(e), into)) {
-            unsigned past = 0;
+        for (unsigned s = 0, past = 0; s < headers && past < GRH; past += into[s++].length) {
+            uint32_t n = GRH - past < into[s].length ? GRH - past : into[s].length;
 
-            for (unsigned s = 0; past < GRH; past += into[s++].length)
-                header |= i >= into[s].offset && i < into[s].offset + (GRH - past < into[s].length ? GRH - past : into[s].length);
+            header |= i >= into[s].offset && i < into[s].offset + n;
         }
         if (header)
             continue;
