@@ -231,7 +231,7 @@ void open_end(struct end *e, int role, int control, unsigned seed, int wait_ms);
 void close_end(struct end *e);
 /* CQs, QP and SRQ of a case; returns an errno, and names the call that gave it in e->me.what. */
 int make_queues(struct end *e, const struct kase *k, int with_srq);
-/* Exchanges hellos; 0, or the errno that either end had, after which nothing is connected. */
+/* Exchanges hellos and makes what needs the peer's address; 0, or the errno that either end had, after which there is no case. */
 int greet(struct end *e);
 int qp_to(struct end *e, enum ibv_qp_state state);
 int attr_to(struct end *e, enum ibv_qp_state state);

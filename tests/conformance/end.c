@@ -208,7 +208,15 @@ int greet(struct end *e)
 {
     tell(e->control, &e->me, sizeof(e->me));
     hear(e->control, &e->peer, sizeof(e->peer));
-    return e->me.refused ? e->me.refused : e->peer.refused;
+    if (e->me.refused || e->peer.refused)
+        return e->me.refused ? e->me.refused : e->peer.refused;
+    if (e->kase->transport == UD) {
+        struct ibv_ah_attr attr = ah_to(&e->peer.gid);
+
+        e->ah = NEED(ibv_create_ah(e->pd, &attr));
+        e->other_ah = NEED(ibv_create_ah(e->other_pd, &attr));
+    }
+    return 0;
 }
 
 /* What the QP lets peers do: all but what a case QP_FORBIDDEN needs. */
@@ -296,12 +304,6 @@ int up_to(struct end *e, enum ibv_qp_state state)
         rc = attr_to(e, steps[i]);
         if (rc)
             return rc;
-    }
-    if (e->kase->transport == UD && e->qp->state >= IBV_QPS_RTR && !e->ah) {
-        struct ibv_ah_attr attr = ah_to(&e->peer.gid);
-
-        e->ah = NEED(ibv_create_ah(e->pd, &attr));
-        e->other_ah = NEED(ibv_create_ah(e->other_pd, &attr));
     }
     return 0;
 }

@@ -216,7 +216,7 @@ static void allow(const struct end *e, unsigned char *allowed)
     } else if (k->op <= SEND_INV) {
         n = receive_spans(e, message_length(e), spans);
     } else if (one_sided(k->op) && k->op != READ && k->op != FLUSH) {
-        spans[0] = (struct span){remote_offset(e), message_length(e)};
+        spans[0] = (struct span){remote_offset(e), is_8_bytes(k->op) ? 8 : message_length(e)};
         n = 1;
         /* The receive of a WRITE with immediate, where it was left to the marker. */
         if (e->marker_received == RECV_SUBJECT)
@@ -407,7 +407,8 @@ static void post_subject(struct end *e)
     int rc;
 
     *r = (struct request){.op = k->op, .number = SUBJECT, .remote = e->peer.addr + remote_offset(e), .rkey = remote_key(e)};
-    r->n = (int)local_spans(e, spans);
+    /* Requests about keys have no list. */
+    r->n = k->op == BIND_MW || k->op == LOCAL_INV ? 0 : (int)local_spans(e, spans);
     r->length = message_length(e);
     for (int i = 0; i < r->n; i++) {
         r->list[i] = place(e, spans[i].offset, spans[i].length);
