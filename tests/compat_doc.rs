@@ -125,8 +125,9 @@ fn judges() -> String {
     let rows = |text: &str| -> String {
         text.lines().map(|line| format!("| {} |\n", line.replace('\t', " | "))).collect()
     };
-    let mut out =
-        String::from("\n## Judges\n\nTest suites that others wrote, run on urxe0 by `cargo xtask test`.\n\n");
+    let mut out = String::from(
+        "\n## Judges\n\nTest suites, most of them by others, run on urxe0 by `cargo xtask test`.\n\n",
+    );
     out += "| judge | run | passed | failed | skipped | why |\n| --- | --- | --- | --- | --- | --- |\n";
     out += &rows(&read("docs/judges.tsv"));
     out += "\nWhat the pyverbs suite skips, and why; a skip that is not listed here fails the judge.\n\n";
