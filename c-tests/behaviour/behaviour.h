@@ -208,11 +208,12 @@ MAYBE int no_event(struct ibv_context *context)
     return poll(&fd, 1, 0) == 0;
 }
 
-/* What a test that failed has said, in one line. */
+/* What a test that failed has said last, in one line. */
 MAYBE void tell_failure(const char *name, int status)
 {
-    static char text[8192];
-    ssize_t n = pread(words, text, sizeof(text) - 1, 0);
+    static char text[2048];
+    off_t size = lseek(words, 0, SEEK_END);
+    ssize_t n = pread(words, text, sizeof(text) - 1, size > 2047 ? size - 2047 : 0);
 
     text[n > 0 ? n : 0] = 0;
     for (char *c = text; *c; c++)
