@@ -31,7 +31,13 @@ fn behaviour(ctx: &mut Ctx<'_>) {
             Err(why) => (String::new(), why),
         };
         let results: BTreeMap<&str, Result<(), String>> = said.lines().filter_map(result).collect();
+        let skips: BTreeMap<&str, &str> = said.lines().filter_map(skipped).collect();
         for name in names.lines() {
+            if let Some(why) = skips.get(name) {
+                verdict.skip("no network namespaces here");
+                ctx.skip(format!("{program}: {name}"), why);
+                continue;
+            }
             let result = results.get(name).cloned().unwrap_or_else(|| Err(why.clone()));
             ctx.case(&mut verdict, format!("{program}: {name}"), result);
         }
@@ -46,6 +52,11 @@ fn result(line: &str) -> Option<(&str, Result<(), String>)> {
         ("FAIL", rest) => rest.split_once(": ").map(|(name, why)| (name, Err(why.to_string()))),
         _ => None,
     }
+}
+
+/// `skip NAME: why`.
+fn skipped(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("skip ")?.split_once(": ")
 }
 
 /// The names of the programs.
