@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::sys::errno::Errno;
+use crate::sys::log::explain;
 
 export!(ibv_get_sysfs_path => "ibv_get_sysfs_path" @@ "IBVERBS_1.0");
 export!(ibv_read_sysfs_file => "ibv_read_sysfs_file" @@ "IBVERBS_1.0");
@@ -35,6 +36,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     size: usize,
 ) -> c_int {
     if dir.is_null() || file.is_null() || buf.is_null() {
+        explain(format_args!("ibv_read_sysfs_file: dir, file or buf is NULL"));
         Errno::EINVAL.store();
         return -1;
     }

@@ -34,7 +34,8 @@ impl Address {
         let hop_limit = if self.hop_limit == 0 { 64 } else { self.hop_limit };
         // BTH, DETH and ICRC lie around the payload in the datagram.
         let datagram = 12 + 8 + payload as usize + 4;
-        let mut grh = IpUdp::new(self.sgid.ip(), self.dgid.ip(), 0).grh(datagram, self.traffic_class, hop_limit);
+        let mut grh =
+            IpUdp::new(self.sgid.ip(), self.dgid.ip(), 0).grh(datagram, self.traffic_class, hop_limit);
         if grh[0] >> 4 == 6 {
             let [_, high, middle, low] = self.flow_label.to_be_bytes();
             (grh[1], grh[2], grh[3]) = (grh[1] & 0xf0 | high & 0x0f, middle, low);

@@ -117,6 +117,11 @@ impl Srq {
         Ok(())
     }
 
+    /// Requests that wait.
+    pub fn waiting(&self) -> u32 {
+        self.state.lock().queue.len()
+    }
+
     /// Changes the depth; EINVAL when the waiting requests or the armed limit do not fit, ENOMEM where there is no memory.
     pub fn resize(&self, depth: u32) -> Result<(), Errno> {
         let mut state = self.state.lock();

@@ -144,7 +144,12 @@ impl<T: Copy> Area<T> {
         let Some(allocator) = allocator.filter(|_| size > 0) else { return Self::heap(len, fill) };
         let at = match allocator.take(size, align_of::<T>().max(64), purpose) {
             Grant::Default => return Self::heap(len, fill),
-            Grant::None => return Err(Errno::ENOMEM),
+            Grant::None => {
+                explain(format_args!(
+                    "the parent domain's allocator gave no memory for {size} bytes of {purpose:?}"
+                ));
+                return Err(Errno::ENOMEM);
+            }
             Grant::Memory(at) => at.cast::<T>(),
         };
         for i in 0..len {

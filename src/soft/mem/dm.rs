@@ -57,9 +57,12 @@ impl DmPool {
         // Without a descriptor it cannot leave the process, which few want.
         let file = memfd::sealed(c"anyverbs-dm", taken as usize).ok();
         let memory = match &file {
-            Some(file) => Mapping::shared(file.as_fd(), taken as usize, true)?,
-            None => Mapping::anonymous(taken as usize)?,
+            Some(file) => Mapping::shared(file.as_fd(), taken as usize, true),
+            None => Mapping::anonymous(taken as usize),
         };
+        let memory = memory.inspect_err(|e| {
+            explain(format_args!("ibv_alloc_dm: no memory for {taken} bytes: {e:?}"));
+        })?;
         Ok(Arc::new(Dm { memory, length: length as usize, file, _share: Some(share) }))
     }
 }
@@ -149,7 +152,7 @@ impl Dm {
     pub unsafe fn copy_to(&self, offset: u64, src: *const u8, len: usize) -> Result<(), Errno> {
         let at = self.part(offset, len, "ibv_memcpy_to_dm")?;
         // SAFETY: `part` lies in our mapping; the caller vouches for `src`.
-        unsafe { guard::copy(at, src, len) }.map_err(|_| Errno::EFAULT)
+        unsafe { guard::copy(at, src, len) }.map_err(|_| not_there("ibv_memcpy_to_dm", src, len))
     }
 
     /// `ibv_memcpy_from_dm`: copies `len` bytes at `offset` to the application's memory.
@@ -162,7 +165,7 @@ impl Dm {
     pub unsafe fn copy_from(&self, offset: u64, dst: *mut u8, len: usize) -> Result<(), Errno> {
         let at = self.part(offset, len, "ibv_memcpy_from_dm")?;
         // SAFETY: `part` lies in our mapping; the caller vouches for `dst`.
-        unsafe { guard::copy(dst, at, len) }.map_err(|_| Errno::EFAULT)
+        unsafe { guard::copy(dst, at, len) }.map_err(|_| not_there("ibv_memcpy_from_dm", dst, len))
     }
 
     fn part(&self, offset: u64, len: usize, call: &str) -> Result<*mut u8, Errno> {
@@ -185,6 +188,12 @@ impl Dm {
             }
         }
     }
+}
+
+#[cold]
+fn not_there(call: &str, at: *const u8, len: usize) -> Errno {
+    explain(format_args!("{call}: the memory at {at:p}+{len} is not there"));
+    Errno::EFAULT
 }
 
 #[cfg(test)]

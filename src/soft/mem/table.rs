@@ -288,7 +288,10 @@ impl MemTable {
             return Err(ReregError::Unchanged(Errno::EIO));
         }
         let current = self.entry(key).map(MrEntry::read).filter(|r| r.key == key);
-        let mut region = current.ok_or(ReregError::Unchanged(Errno::EINVAL))?;
+        let mut region = current.ok_or_else(|| {
+            explain(format_args!("ibv_rereg_mr: no region has the key {key:?}"));
+            ReregError::Unchanged(Errno::EINVAL)
+        })?;
         if let Some(access) = change.access {
             region.access = access;
         }
@@ -449,7 +452,10 @@ impl MemTable {
     fn close(&self, key: Key, peers_idle: impl FnMut(Key) -> bool) -> Result<Registration, Errno> {
         let index = key.0 >> 8;
         let mut state = self.state.lock();
-        let entry = self.entry(key).filter(|e| e.key.load(Relaxed) == key.0).ok_or(Errno::EINVAL)?;
+        let entry = self.entry(key).filter(|e| e.key.load(Relaxed) == key.0).ok_or_else(|| {
+            explain(format_args!("ibv_dereg_mr: no region has the key {key:?}"));
+            Errno::EINVAL
+        })?;
         let registered = state.registered.get(&index).ok_or(Errno::EINVAL)?;
         if registered.windows > 0 {
             explain(format_args!(

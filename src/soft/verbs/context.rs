@@ -14,6 +14,7 @@ use crate::soft::node;
 use crate::soft::types::EventType;
 use crate::sys::errno::Errno;
 use crate::sys::fd;
+use crate::sys::log::explain;
 
 /// urxe as a source of devices.
 pub struct Soft;
@@ -32,7 +33,10 @@ impl Provider for Soft {
     }
 
     unsafe fn alloc_context(&self, dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
-        let device = device::listed(false).into_iter().nth(token).ok_or(Errno::ENODEV)?;
+        let device = device::listed(false).into_iter().nth(token).ok_or_else(|| {
+            explain(format_args!("ibv_open_device: the environment offers this device no longer"));
+            Errno::ENODEV
+        })?;
         let node = node::node()?;
         let events = Arc::new(AsyncQueue::new()?);
         // A descriptor for the same queue that `ibv_close_device` may close.
@@ -197,6 +201,10 @@ unsafe extern "C" fn query_device_ex(
     // SAFETY: the library passes a live context, and `attr` has `size` bytes of an older or newer version of the struct.
     unsafe {
         if !input.is_null() && (*input).comp_mask != 0 {
+            explain(format_args!(
+                "ibv_query_device_ex input.comp_mask=0x{:x}: expected 0",
+                (*input).comp_mask
+            ));
             return libc::EINVAL;
         }
         provider::object::write_versioned(attr.cast(), size, &context(c).device.attr_ex());
@@ -218,6 +226,7 @@ unsafe extern "C" fn query_port(c: *mut ibv_context, port: u8, attr: *mut ibv_po
 
 unsafe extern "C" fn query_port_speed(_: *mut ibv_context, port: u32, speed: *mut u64) -> i32 {
     if port != 1 {
+        explain(format_args!("ibv_query_port_speed port_num={port}: expected 1, the only port"));
         return libc::EINVAL;
     }
     // SAFETY: the library passes room for the number.

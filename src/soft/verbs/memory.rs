@@ -85,6 +85,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     if fd < 0 {
+        explain(format_args!("ibv_reg_dmabuf_mr fd={fd}: expected a descriptor"));
         return null(Errno(libc::EBADF));
     }
     // SAFETY: the library passes a live PD of urxe; the descriptor is only borrowed, and the kernel says if it is none.
@@ -222,6 +223,9 @@ pub unsafe extern "C" fn advise_mr(
     n: u32,
 ) -> c_int {
     if advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT || flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || n == 0 {
+        explain(format_args!(
+            "ibv_advise_mr advice={advice} flags=0x{flags:x} num_sge={n}: expected a prefetch, IBV_ADVISE_MR_FLAG_FLUSH or 0, and some SGEs"
+        ));
         return libc::EINVAL;
     }
     // SAFETY: the library passes a live PD of urxe, the caller `n` SGEs.
@@ -231,7 +235,9 @@ pub unsafe extern "C" fn advise_mr(
         for i in 0..n as usize {
             let sge = *sges.add(i).cast::<crate::soft::types::Sge>();
             let write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
-            if mem.local(pd.pd.id(), &sge, write).is_err() {
+            if let Err(denied) = mem.local(pd.pd.id(), &sge, write) {
+                let (addr, len, lkey) = (sge.addr, sge.length, sge.lkey);
+                explain(format_args!("ibv_advise_mr sg_list[{i}] lkey {lkey:?} 0x{addr:x}+{len}: {denied}"));
                 return libc::ENOENT;
             }
         }
@@ -244,6 +250,7 @@ pub unsafe extern "C" fn alloc_dm(c: *mut ibv_context, attr: *mut ibv_alloc_dm_a
     // SAFETY: the library passes a live context of urxe and readable attributes.
     unsafe {
         if (*attr).comp_mask != 0 {
+            explain(format_args!("ibv_alloc_dm comp_mask=0x{:x}: expected 0", (*attr).comp_mask));
             return null(Errno::EOPNOTSUPP);
         }
         match context(c).node.dm.alloc((*attr).length as u64, (*attr).log_align_req) {

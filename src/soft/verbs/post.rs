@@ -154,6 +154,9 @@ unsafe fn fail<T>(e: Errno, at: *mut T, bad: *mut *mut T) -> c_int {
 
 pub unsafe extern "C" fn poll_cq(c: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c_int {
     if n <= 0 {
+        if n < 0 {
+            explain(format_args!("ibv_poll_cq num_entries={n}: expected at least 0"));
+        }
         return if n == 0 { 0 } else { -libc::EINVAL };
     }
     // SAFETY: the application passes a live CQ and room for `n` completions; `Cqe` and `ibv_wc` are laid out alike.

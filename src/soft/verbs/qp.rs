@@ -100,9 +100,7 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
     if let Some(flags) = ops
         && !extended::offers(kind, flags)
     {
-        explain(format_args!(
-            "ibv_create_qp_ex send_ops_flags=0x{flags:x}: not all are offered for {kind:?}"
-        ));
+        explain(format_args!("ibv_create_qp_ex send_ops_flags=0x{flags:x}: not all are offered for {kind}"));
         return Err(Errno::EOPNOTSUPP);
     }
     // SAFETY: the caller vouches for the objects.

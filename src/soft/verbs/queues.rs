@@ -386,15 +386,22 @@ pub unsafe extern "C" fn modify_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr, ma
                 Err(Errno::ENOMEM) => return libc::ENOMEM,
                 Err(_) => {
                     explain(format_args!(
-                        "ibv_modify_srq max_wr={}: too large, or too small for what is posted",
-                        attr.max_wr
+                        "ibv_modify_srq max_wr={}: expected at most {}, and at least the {} requests that wait, srq_limit={} and 1",
+                        attr.max_wr,
+                        limits::MAX_SRQ_WR,
+                        srq.waiting(),
+                        srq.attributes().2
                     ));
                     return libc::EINVAL;
                 }
             }
         }
         if mask & IBV_SRQ_LIMIT != 0 && srq.arm_limit(attr.srq_limit).is_err() {
-            explain(format_args!("ibv_modify_srq srq_limit={}: larger than max_wr", attr.srq_limit));
+            explain(format_args!(
+                "ibv_modify_srq srq_limit={}: expected at most max_wr={}",
+                attr.srq_limit,
+                srq.attributes().0
+            ));
             return libc::EINVAL;
         }
     }
@@ -409,7 +416,10 @@ pub unsafe extern "C" fn get_srq_num(c: *mut ibv_srq, number: *mut u32) -> c_int
                 *number = xrc.number;
                 0
             }
-            None => libc::EOPNOTSUPP,
+            None => {
+                explain(format_args!("ibv_get_srq_num: only XRC SRQs have a number"));
+                libc::EOPNOTSUPP
+            }
         }
     }
 }
