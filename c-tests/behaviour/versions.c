@@ -311,7 +311,6 @@ TEST(verbs_that_the_device_does_not_have_say_so)
     struct ibv_counters_init_attr counters = {.comp_mask = UNKNOWN};
     struct ibv_comp_cntr_init_attr counter = {.comp_mask = UNKNOWN};
     struct ibv_qp_rate_limit_attr rate = {.rate_limit = 1};
-    struct ibv_comp_cntr_caps caps;
     struct ibv_ece ece = {0};
 
     set_up();
@@ -323,7 +322,6 @@ TEST(verbs_that_the_device_does_not_have_say_so)
     NONE_OFFERED(ibv_create_flow_action_esp(s.context, &esp));
     NONE_OFFERED(ibv_create_counters(s.context, &counters));
     NONE_OFFERED(ibv_create_comp_cntr(s.context, &counter));
-    NOT_OFFERED(ibv_query_comp_cntr_caps(s.context, &caps));
     NOT_OFFERED(ibv_modify_qp_rate_limit(s.qp, &rate));
     NOT_OFFERED(ibv_set_ece(s.qp, &ece));
     NOT_OFFERED(ibv_query_ece(s.qp, &ece));
