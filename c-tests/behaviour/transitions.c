@@ -473,3 +473,37 @@ TEST(values_at_their_bounds_are_accepted_and_told)
         ZERO(ibv_destroy_qp(qp));
     }
 }
+
+/* On this host every MTU goes; towards another one the route decides. */
+TEST(a_path_mtu_that_the_route_does_not_carry_is_refused_and_the_fitting_one_named)
+{
+    static const char *const neighbours[] = {"::ffff:192.0.2.9", "fd00:1::9"}, *const own[] = {"::ffff:192.0.2.1", "fd00:1::1"};
+
+    own_network();
+    set_up();
+    for (int i = 0; i < 2; i++)
+        for (int type = 0; type < 2; type++) {
+            struct ibv_qp_attr attr = good(IBV_QPS_RTR);
+            struct ibv_gid_entry gids[64];
+            ssize_t n = ibv_query_gid_table(s.context, gids, 64, 0);
+            struct ibv_qp *qp = qp_in(type, IBV_QPS_INIT);
+            union ibv_gid mine;
+            int found = 0;
+
+            inet_pton(AF_INET6, own[i], &mine);
+            for (ssize_t g = 0; g < n; g++)
+                if (!memcmp(&gids[g].gid, &mine, 16)) {
+                    attr.ah_attr.grh.sgid_index = (uint8_t)gids[g].gid_index;
+                    found = 1;
+                }
+            EXPECT(found);
+            inet_pton(AF_INET6, neighbours[i], &attr.ah_attr.grh.dgid);
+            for (enum ibv_mtu mtu = IBV_MTU_2048; mtu <= IBV_MTU_4096; mtu++) {
+                attr.path_mtu = mtu;
+                refuse(type, IBV_QPS_INIT, qp, &attr, IBV_QP_STATE | required(type, IBV_QPS_INIT, IBV_QPS_RTR), "1024");
+            }
+            attr.path_mtu = IBV_MTU_1024;
+            ZERO(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required(type, IBV_QPS_INIT, IBV_QPS_RTR)));
+            ZERO(ibv_destroy_qp(qp));
+        }
+}

@@ -103,21 +103,24 @@ impl fmt::Display for Remote<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.request;
         let (op, from, need) = (r.op, r.src_qpn, needed(r.op));
-        write!(f, "qp {:?}: {op} from {from:?} refused with {:?}: ", self.qp.num, self.nak)?;
+        write!(f, "qp {:?}: {op} from {from:?} refused with {}: ", self.qp.num, self.nak.status())?;
         match self.nak {
             Nak::RemoteAccess => {
                 let len = if need == Access::REMOTE_ATOMIC { 8 } else { r.total.unwrap_or(1) };
                 key(f, self.qp, self.pd, r.rkey, r.remote_addr, len, need)
             }
             _ if !self.access.contains(need) => {
-                write!(f, "qp_access_flags are {:?}, expected {:?}", Flags(self.access), Flags(need))
+                let has = Flags(self.access);
+                write!(f, "qp_access_flags lack {:?}: the QP has {has:?}", Flags(need))
+            }
+            _ if (need == Access::REMOTE_ATOMIC || r.op == WrOpcode::AtomicWrite)
+                && !r.remote_addr.is_multiple_of(8) =>
+            {
+                write!(f, "the address 0x{:x} is not a multiple of 8", r.remote_addr)
             }
             _ => {
-                let (addr, total) = (r.remote_addr, r.total);
-                write!(
-                    f,
-                    "malformed, misaligned, or beyond what the QP allows: addr 0x{addr:x} length {total:?}"
-                )
+                let (addr, total) = (r.remote_addr, r.total.unwrap_or(0));
+                write!(f, "malformed, or beyond what the QP allows: {total} bytes at 0x{addr:x}")
             }
         }
     }
