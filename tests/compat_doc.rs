@@ -119,14 +119,14 @@ fn differences() -> String {
     out
 }
 
-/// What the suites of others say, as `ANYVERBS_UPDATE_DOCS=1 cargo xtask test` wrote it down, and why tests are skipped.
+/// What the judges say, as `ANYVERBS_UPDATE_DOCS=1 cargo xtask test` wrote it down, and why tests are skipped.
 fn judges() -> String {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap_or_default();
     let rows = |text: &str| -> String {
         text.lines().map(|line| format!("| {} |\n", line.replace('\t', " | "))).collect()
     };
     let mut out = String::from(
-        "\n## Judges\n\nTest suites, most of them by others, run on urxe0 by `cargo xtask test`.\n\n",
+        "\n## Judges\n\nSuites and programs that others wrote, behaviours that programs have stumbled over, and our conformance suite, run\non urxe0 by `cargo xtask test`, which prints this table at its end.\n\n",
     );
     out += "| judge | run | passed | failed | skipped | why |\n| --- | --- | --- | --- | --- | --- |\n";
     out += &rows(&read("docs/judges.tsv"));

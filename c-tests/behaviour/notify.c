@@ -296,20 +296,32 @@ static struct ibv_wc wait_for(struct ear *e)
 
 static int round_count;
 
-/* A sends, B answers, each waits blocking; sends are unsignaled but for every sixteenth. */
+/*
+ * A sends, B answers, each waits blocking; one send in sixteen is signaled. An answer may come before the acknowledgement of
+ * what it answers: who has two signaled sends under way waits for the older one.
+ */
 static void bounce(struct ear *e, int first)
 {
-    for (int i = 0; i < round_count; i++) {
-        struct ibv_wc wc;
+    int received = 0, completed = 0, signaled = 0;
 
-        if (first)
-            ZERO(send_one(&e->s, (unsigned)i, 0, 8, i % 16 == 15 ? IBV_SEND_SIGNALED : 0));
-        do
-            wc = wait_for(e);
-        while (!(wc.opcode & IBV_WC_RECV));
-        ZERO(recv_one(&e->s, (unsigned)i, 0, 64));
-        if (!first)
-            ZERO(send_one(&e->s, (unsigned)i, 0, 8, i % 16 == 15 ? IBV_SEND_SIGNALED : 0));
+    for (int i = 0; i < round_count; i++) {
+        unsigned flags = i % 16 == 15 ? IBV_SEND_SIGNALED : 0;
+
+        for (int half = 0; half < 2; half++) {
+            if (half == !first) {
+                ZERO(send_one(&e->s, (unsigned)i, 0, 8, flags));
+                signaled += flags != 0;
+                continue;
+            }
+            while (received == i || signaled - completed > 1) {
+                if (wait_for(e).opcode & IBV_WC_RECV) {
+                    received++;
+                    ZERO(recv_one(&e->s, (unsigned)i, 0, 64));
+                } else {
+                    completed++;
+                }
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod bench;
 mod demo;
 mod guest;
 mod install;
+mod judges;
 mod pingpong;
 mod place;
 mod report;

@@ -1,16 +1,14 @@
 //! Steps and checks: what passed, what failed, what could not run; and the closing line.
 use std::{
-    collections::BTreeMap,
     fmt::Display,
     sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::{
-    run,
-    stage::{self, Stage},
-};
+use crate::{judges, run, stage::Stage};
+
+pub use crate::judges::Judge;
 
 /// A named step with its limit; a step that runs past it is killed and has failed.
 pub struct Trial {
@@ -24,15 +22,6 @@ pub struct Ctx<'a> {
     pub stage: &'a Stage,
     pub tally: &'a mut Tally,
     step: &'static str,
-}
-
-/// What a suite of others says of us: one row of the closing table.
-pub struct Judge {
-    pub name: String,
-    pub passed: usize,
-    pub failed: usize,
-    /// How many were skipped for which reason.
-    pub skipped: BTreeMap<&'static str, usize>,
 }
 
 /// Counts of all steps.
@@ -85,25 +74,6 @@ pub fn twice(name: &str, mut case: impl FnMut() -> Result<(), String>) -> Result
     })
 }
 
-impl Judge {
-    /// A judge who has seen nothing yet.
-    pub fn new(name: String) -> Judge {
-        Judge { name, passed: 0, failed: 0, skipped: BTreeMap::new() }
-    }
-    /// Counts a test that was skipped for this reason.
-    pub fn skip(&mut self, kind: &'static str) {
-        *self.skipped.entry(kind).or_default() += 1;
-    }
-    /// Name, run, passed, failed, skipped, and why.
-    fn row(&self) -> [String; 6] {
-        let skipped: usize = self.skipped.values().sum();
-        let why: Vec<String> = self.skipped.iter().map(|(kind, n)| format!("{kind} {n}")).collect();
-        let run = self.passed + self.failed + skipped;
-        let [run, passed, failed, skipped] = [run, self.passed, self.failed, skipped].map(|n| n.to_string());
-        [self.name.clone(), run, passed, failed, skipped, why.join(", ")]
-    }
-}
-
 impl Tally {
     /// Records one check of `step`.
     pub fn check(&mut self, step: &str, name: impl Display, result: Result<(), String>) {
@@ -152,11 +122,10 @@ impl Tally {
             start.elapsed().as_secs_f64()
         );
     }
-    /// Prints what failed and the closing line; true when nothing failed and something ran.
-    pub fn close(&self) -> bool {
-        if !self.judges.is_empty() {
-            self.table();
-        }
+    /// Prints the judges' table, what failed and the closing line; true when nothing failed and something ran. `whole`:
+    /// every step was to run.
+    pub fn close(&self, whole: bool) -> bool {
+        judges::close(&self.judges, whole);
         if !self.failures.is_empty() {
             println!("\nfailed:");
             self.failures.iter().for_each(|f| println!("  {f}"));
@@ -164,27 +133,5 @@ impl Tally {
         let skipped = if self.skipped > 0 { format!(", {} skipped", self.skipped) } else { String::new() };
         println!("{} passed, {} failed{skipped}", self.passed, self.failed);
         self.failed == 0 && self.passed > 0
-    }
-    /// Prints what the judges say; with ANYVERBS_UPDATE_DOCS it becomes the table of docs/COMPAT.md.
-    fn table(&self) {
-        let head = ["judge", "run", "passed", "failed", "skipped", "why"].map(String::from);
-        let rows: Vec<[String; 6]> = self.judges.iter().map(Judge::row).collect();
-        let wide = |i: usize| rows.iter().chain([&head]).map(|r| r[i].len()).max().unwrap_or(0);
-        println!();
-        for row in [&head].into_iter().chain(&rows) {
-            let cells: Vec<String> = (0..6).map(|i| format!("{:width$}", row[i], width = wide(i))).collect();
-            println!("{}", cells.join("  ").trim_end());
-        }
-        if std::env::var_os("ANYVERBS_UPDATE_DOCS").is_some() {
-            let mut all: BTreeMap<String, String> = BTreeMap::new();
-            let file = stage::root().join("docs/judges.tsv");
-            let before = std::fs::read_to_string(&file).unwrap_or_default();
-            let old = before.lines().filter_map(|l| Some((l.split('\t').next()?.to_string(), l.to_string())));
-            all.extend(old.chain(rows.iter().map(|r| (r[0].clone(), r.join("\t")))));
-            let text: String = all.values().map(|line| format!("{line}\n")).collect();
-            if let Err(e) = std::fs::write(&file, text) {
-                println!("{}: {e}", file.display());
-            }
-        }
     }
 }
