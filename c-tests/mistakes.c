@@ -44,12 +44,13 @@ static void told(const char *mistake)
     static char text[8192];
     ssize_t n = pread(words, text, sizeof(text) - 1, words_read);
     struct ibv_port_attr port;
-    char last[32];
+    char last[32], mtu[32];
 
     text[n > 0 ? n : 0] = 0;
     words_read += n > 0 ? n : 0;
     ZERO(ibv_query_port(context, PORT, &port));
     snprintf(last, sizeof(last), "expected 0 to %d\n", port.gid_tbl_len - 1);
+    snprintf(mtu, sizeof(mtu), "active_mtu, %u", 128u << port.active_mtu);
     printf("%s\n", mistake);
     if (!*text)
         printf("    (nothing)\n");
@@ -67,6 +68,9 @@ static void told(const char *mistake)
             } else if (strstr(line, "gid") && !strncmp(c, last, strlen(last) - 1)) {
                 printf("expected 0 to LAST");
                 c += strlen(last) - 1;
+            } else if (!strncmp(c, mtu, strlen(mtu))) {
+                printf("active_mtu, MTU");
+                c += strlen(mtu);
             } else {
                 putchar(*c++);
             }

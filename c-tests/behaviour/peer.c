@@ -23,7 +23,8 @@ static void to_rts_soon(struct ibv_qp *qp, uint32_t psn, uint8_t retry_cnt)
 
 static struct address join_soon(int fd, struct side *s)
 {
-    struct address mine = {s->qp->qp_num, 7, s->mr->rkey, (uintptr_t)s->buffer, s->gid}, theirs;
+    struct address mine = {.qpn = s->qp->qp_num, .psn = 7, .rkey = s->mr->rkey, .addr = (uintptr_t)s->buffer, .gid = s->gid};
+    struct address theirs;
 
     tell(fd, &mine, sizeof(mine));
     hear(fd, &theirs, sizeof(theirs));

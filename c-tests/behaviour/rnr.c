@@ -235,7 +235,8 @@ static void join_as_told(int fd, struct side *s)
         .qp_state = IBV_QPS_RTS, .sq_psn = 3, .timeout = 14, .retry_cnt = 7, .rnr_retry = retries_used, .max_rd_atomic = 1};
 
     make_side(s, open_device(), IBV_QPT_RC, 4096);
-    mine = (struct address){s->qp->qp_num, 3, s->mr->rkey, (uintptr_t)s->buffer, s->gid};
+    mine = (struct address){
+        .qpn = s->qp->qp_num, .psn = 3, .rkey = s->mr->rkey, .addr = (uintptr_t)s->buffer, .gid = s->gid};
     tell(fd, &mine, sizeof(mine));
     hear(fd, &theirs, sizeof(theirs));
     ZERO(to_init(s->qp));

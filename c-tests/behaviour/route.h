@@ -29,6 +29,8 @@ struct route {
     union ibv_gid gid;
     uint32_t srqn;
     uint32_t max_inline, max_send_wr, max_recv_wr;
+    /* Bytes of a datagram at most. */
+    uint32_t mtu;
 };
 
 MAYBE int is_ud(const struct route *r)
@@ -97,6 +99,8 @@ MAYBE struct ibv_qp *route_qp(struct route *r, enum ibv_qp_type type, struct ibv
 /* The QPs are still in RESET. */
 MAYBE void make_route_in_reset(struct route *r, enum kind kind)
 {
+    struct ibv_port_attr port;
+
     memset(r, 0, sizeof(*r));
     r->kind = kind;
     r->context = open_device();
@@ -106,6 +110,8 @@ MAYBE void make_route_in_reset(struct route *r, enum kind kind)
     r->send_cq = NEED(ibv_create_cq(r->context, 64, NULL, NULL, 0));
     r->recv_cq = NEED(ibv_create_cq(r->context, 64, NULL, NULL, 0));
     ZERO(ibv_query_gid(r->context, PORT, gid_index(), &r->gid));
+    ZERO(ibv_query_port(r->context, PORT, &port));
+    r->mtu = 128u << port.active_mtu;
     if (kind == XRC) {
         struct ibv_xrcd_init_attr init = {
             .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
