@@ -27,6 +27,8 @@ pub const TEST: &[Need] = &[
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("setpriv", "util-linux"),
+    ("tshark", "tshark"),
+    ("python3", "python3"),
     ("ib_send_bw", "perftest"),
     ("qperf", "qperf"),
     ("qemu-system-x86_64", "qemu-system-x86"),

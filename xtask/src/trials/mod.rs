@@ -31,6 +31,7 @@ mod tools;
 mod ucx;
 mod users;
 mod view;
+mod wire_format;
 
 /// All trials of the default run, in order.
 pub fn all() -> impl Iterator<Item = &'static Trial> {
@@ -49,6 +50,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         checkers::TRIALS,
         port::TRIALS,
         netns::TRIALS,
+        wire_format::TRIALS,
         behaviour::TRIALS,
         conformance::TRIALS,
         perftest::TRIALS,

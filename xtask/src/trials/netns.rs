@@ -9,10 +9,12 @@ use crate::{
     trials::{idle, pair_at},
 };
 
-pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs(480), run: netns }];
+pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs(700), run: netns }];
 
 pub const SERVER: &str = "10.77.0.1";
 pub const CLIENT: &str = "10.77.0.2";
+const SERVER_6: &str = "fd77::1";
+const CLIENT_6: &str = "fd77::2";
 
 fn netns(ctx: &mut Ctx<'_>) {
     if !run::is_root() {
@@ -50,6 +52,31 @@ fn netns(ctx: &mut Ctx<'_>) {
     for how in ["read", "write", "send"] {
         ctx.check(format!("unmapped {how}"), pair_at(SERVER, "/unmapped", &server, &client, &[how], minute));
     }
+    for mtu in ["1500", "9000"] {
+        ctx.check(format!("MTU {mtu}"), net.set_mtu(mtu));
+        let best = if mtu == "1500" { "1024" } else { "4096" };
+        for ip in [SERVER, SERVER_6] {
+            let index = gid_index(&server, ip).and_then(|s| Ok((s, gid_index(&client, client_of(ip))?)));
+            let (own, peers) = match index {
+                Ok(both) => both,
+                Err(why) => return ctx.check(format!("the GID of {ip}"), Err(why)),
+            };
+            for (program, args) in [
+                ("ibv_rc_pingpong", "-c -s 65536 -n 200"),
+                ("ibv_uc_pingpong", "-c -r 16 -s 4096 -n 200"),
+                ("ibv_ud_pingpong", "-c -s 1024 -n 200"),
+            ] {
+                let path = if program.contains("ud") { String::new() } else { format!(" -m {best}") };
+                let run = Run::new(program, &server, &client, &format!("{args}{path}"));
+                let run = run.sides(&format!("-g {own}"), &format!("-g {peers}")).to(SERVER);
+                let good = run.within(Duration::from_secs(40)).good().map(drop);
+                ctx.check(format!("{program} {args}{path} from {ip}, MTU {mtu}"), good);
+            }
+        }
+    }
+    ctx.check("MTU 1500 again", net.set_mtu("1500"));
+    let long = Run::new("ibv_rc_pingpong", &server, &client, "-g 0 -m 4096 -n 10").to(SERVER);
+    ctx.check("a path MTU that the route does not carry is refused", refused(&long));
     idle::check_idle(ctx, "two hosts", SERVER, &server, &client);
     ctx.check("a rule that drops one packet in a hundred", net.lose_one_percent());
     for args in ["-g 0 -c -n 500 -s 65536", "-g 0 -c -n 500", "-g 0 -c -n 500 -e"] {
@@ -73,6 +100,27 @@ fn netns(ctx: &mut Ctx<'_>) {
     }
 }
 
+fn client_of(server: &str) -> &'static str {
+    if server == SERVER { CLIENT } else { CLIENT_6 }
+}
+
+/// Where in the GID table of a place the address stands.
+fn gid_index(place: &Place, ip: &str) -> Result<usize, String> {
+    let outcome = run::run(place.command("ibv_devinfo", ["-v"]), Duration::from_secs(20))?.success()?;
+    let shown = if ip.contains(':') { ip.to_string() } else { format!("::ffff:{ip}") };
+    let gids = outcome.out.lines().filter_map(|l| l.trim().strip_prefix("GID[")?.split_once("]:"));
+    let found = gids.filter(|(_, gid)| gid.trim().split(',').next().is_some_and(|g| g.trim() == shown));
+    found.filter_map(|(n, _)| n.trim().parse().ok()).next().ok_or_else(|| outcome.out.clone())
+}
+
+/// Both ends say which MTU would fit, and end.
+fn refused(run: &Run<'_>) -> Result<(), String> {
+    let pair = run.run()?;
+    let all = format!("{}{}", pair.server.err, pair.client.err);
+    let ended = pair.client.code.is_some_and(|code| code != 0);
+    if ended && all.contains("Failed to modify QP to RTR") { Ok(()) } else { Err(all) }
+}
+
 /// Two namespaces with one veth pair between them, removed when dropped.
 pub struct Net {
     /// For `ip netns exec`; the first has the address [`SERVER`].
@@ -90,6 +138,8 @@ impl Net {
             format!("-n {a} link add veth0 type veth peer name veth0 netns {b}"),
             format!("-n {a} addr add {SERVER}/24 dev veth0"),
             format!("-n {b} addr add {CLIENT}/24 dev veth0"),
+            format!("-n {a} -6 addr add {SERVER_6}/64 dev veth0 nodad"),
+            format!("-n {b} -6 addr add {CLIENT_6}/64 dev veth0 nodad"),
             format!("-n {a} link set lo up"),
             format!("-n {b} link set lo up"),
             format!("-n {a} link set veth0 up"),
@@ -97,8 +147,10 @@ impl Net {
         ] {
             ip(&args)?;
         }
-        // IPv6 addresses are tentative for a while after the link is up; the pair uses IPv4 and need not wait.
         Ok(net)
+    }
+    fn set_mtu(&self, mtu: &str) -> Result<(), String> {
+        self.names.iter().try_for_each(|name| ip(&format!("-n {name} link set veth0 mtu {mtu}")))
     }
     fn nft(&self, side: usize, rule: &str) -> Result<String, String> {
         let args = ["netns", "exec", &self.names[side], "nft", rule];

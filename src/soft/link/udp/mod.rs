@@ -12,7 +12,7 @@ mod sides;
 use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
-use crate::sys::{errno::Errno, fd, fork::ParentFd, log};
+use crate::sys::{errno::Errno, fd, fork::ParentFd, is_setuid, log};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -100,7 +100,7 @@ impl Endpoint {
         socket.set_reuse_address(true)?;
         control::prepare(&socket, dual)?;
         control::coalesce(&socket);
-        let segments = AtomicBool::new(control::can_segment(&socket));
+        let segments = AtomicBool::new(wants_segments() && control::can_segment(&socket));
         // A short buffer only loses packets sooner.
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
         let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
@@ -154,6 +154,11 @@ impl Endpoint {
     fn sender(&self) -> batch::Sender<'_> {
         batch::Sender { fd: self.fd(), dual: self.dual, segments: &self.segments }
     }
+}
+
+/// `ANYVERBS_GSO=0`: packets leave one by one, as a capture on the sending host wants them.
+fn wants_segments() -> bool {
+    is_setuid() || std::env::var_os("ANYVERBS_GSO").is_none_or(|v| v != "0")
 }
 
 /// The MTU of the route in bytes, IP header included.
