@@ -151,7 +151,7 @@ unsafe fn reply_to(
 }
 
 /// What the 40 bytes in front of a UD receive say: a GRH (an IPv6 header), or an IPv4 header in the last 20 (Annex
-/// A17.4.5.2). Which one, its checksum tells.
+/// A17.4.5.2). Where both may be, its checksum tells.
 struct NetworkHeader {
     from: Gid,
     to: Gid,
@@ -163,7 +163,9 @@ struct NetworkHeader {
 impl NetworkHeader {
     fn read(bytes: &[u8; 40]) -> Option<Self> {
         let v4 = &bytes[20..];
-        if v4[0] == 0x45 && checksum_holds(v4) {
+        // Where there is no version 6 in front, the rest may as well hold an IPv4 header that never left this host and has
+        // no checksum.
+        if v4[0] == 0x45 && (bytes[0] >> 4 != 6 || checksum_holds(v4)) {
             let address = |at: usize| {
                 Gid::from_ip(std::net::Ipv4Addr::new(v4[at], v4[at + 1], v4[at + 2], v4[at + 3]).into())
             };
@@ -223,6 +225,8 @@ mod tests {
         assert_eq!((header.flow_label, header.traffic_class, header.hop_limit), (0x34567, 0x12, 9));
         assert_eq!(header.from.0[..], bytes[8..24]);
         bytes[0] = 0;
+        assert_eq!(NetworkHeader::read(&bytes).map(|header| header.hop_limit), Some(63));
+        bytes[20] = 0x61;
         assert!(NetworkHeader::read(&bytes).is_none());
     }
 }

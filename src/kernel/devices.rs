@@ -1,9 +1,19 @@
 //! The kernel's devices as this process has seen them, so that each keeps its identity and the list its order.
 use super::discover::{self, Places, Uverbs};
-use super::plugin::{self, Served, load};
+use super::plugin::{self, load};
+use super::rxe;
 use crate::provider::Found;
 use crate::sys::lock::Lock;
 use crate::sys::log;
+
+/// Who serves a device.
+#[derive(Clone, Copy)]
+pub enum Served {
+    /// Our own provider.
+    Native,
+    /// A compiled one.
+    Plugin(plugin::Served),
+}
 
 /// A device that was seen at some time.
 struct Seen {
@@ -91,12 +101,17 @@ impl Table {
         self.order = order;
     }
 
-    /// Lets the registered providers have what nobody serves yet.
+    /// Lets our own provider, then the registered ones, have what nobody serves yet. `ANYVERBS_PROVIDER=plugin` leaves ours out.
     fn serve(&mut self) {
+        let own = std::env::var_os("ANYVERBS_PROVIDER").is_none_or(|said| said != "plugin");
         for &token in &self.order {
             let seen = &mut self.seen[token];
             if seen.served.is_none() {
-                seen.served = plugin::serve(&seen.device, &seen.found);
+                seen.served = if own && rxe::serves(&seen.device) {
+                    Some(Served::Native)
+                } else {
+                    plugin::serve(&seen.device, &seen.found).map(Served::Plugin)
+                };
             }
         }
     }

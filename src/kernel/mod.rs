@@ -1,7 +1,7 @@
 //! Devices behind `/dev/infiniband/uverbsN`.
 //!
 //! `discover` finds them, `devices` remembers them, `node` opens one, `command` talks to the kernel, `plugin` hosts
-//! rdma-core's compiled providers, `library` serves the calls outside the ops table.
+//! rdma-core's compiled providers, `rxe` is our own for soft-RoCE, `library` serves the calls outside the ops table.
 pub mod command;
 mod devices;
 pub mod discover;
@@ -10,12 +10,14 @@ mod double;
 mod library;
 mod node;
 pub mod plugin;
+mod rxe;
 
 use crate::abi::{ibv_context, ibv_device, verbs_context, verbs_device};
 use crate::provider::layout::Layout;
 use crate::provider::{self, Found, Provider, disassociate, hosted};
 use crate::sys::errno::Errno;
 use crate::sys::fd;
+use devices::Served;
 use discover::Places;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd, RawFd};
@@ -56,7 +58,13 @@ impl Provider for Kernel {
         private: *mut c_void,
     ) -> Result<*mut verbs_context, Errno> {
         let (device, served) = devices::get(token).ok_or(Errno::ENODEV)?;
-        let cmd_fd = node::open(&Places::system(), &device)?.into_raw_fd();
+        let cmd_fd = node::open(&Places::system(), &device)?;
+        let served = match served {
+            // SAFETY: the library gives a device of its list.
+            Served::Native => return unsafe { complete(rxe::open(dev, cmd_fd)?) },
+            Served::Plugin(served) => served,
+        };
+        let cmd_fd = cmd_fd.into_raw_fd();
         // SAFETY: the provider made the device and takes the descriptor over, also where it fails.
         unsafe {
             let alloc = (*served.driver.ops).alloc_context.ok_or(Errno::EOPNOTSUPP)?;
@@ -72,6 +80,8 @@ impl Provider for Kernel {
         cmd_fd: RawFd,
     ) -> Result<*mut verbs_context, Errno> {
         let (_, served) = devices::get(token).ok_or(Errno::ENODEV)?;
+        // As rdma-core's: a context of rxe cannot be shared.
+        let Served::Plugin(served) = served else { return Err(Errno::EOPNOTSUPP) };
         // SAFETY: as above; the caller keeps the descriptor where this fails, so the provider gets a duplicate.
         unsafe {
             let import = (*served.driver.ops).import_context.ok_or(Errno::EOPNOTSUPP)?;
@@ -86,7 +96,10 @@ impl Provider for Kernel {
     }
 
     fn device(&self, token: usize) -> Option<*mut verbs_device> {
-        devices::get(token).map(|(_, served)| served.device)
+        match devices::get(token)?.1 {
+            Served::Native => None,
+            Served::Plugin(served) => Some(served.device),
+        }
     }
 }
 
@@ -98,12 +111,20 @@ unsafe fn finish(dev: *mut ibv_device, theirs: *mut verbs_context) -> Result<*mu
     if theirs.is_null() {
         return Err(Errno::last());
     }
-    let vctx = hosted::view(theirs);
     // SAFETY: the caller vouches for both.
     unsafe {
         debug_assert!(plugin::layout_of(dev).context <= Layout::OURS.context);
-        library::complete(vctx).inspect_err(|_| free(hosted::context(vctx)))?;
+        complete(hosted::view(theirs))
     }
+}
+
+/// A context as the library wants it; taken down where that fails.
+///
+/// # Safety
+/// `vctx` must be a view of a new context.
+unsafe fn complete(vctx: *mut verbs_context) -> Result<*mut verbs_context, Errno> {
+    // SAFETY: the caller vouches for it.
+    unsafe { library::complete(vctx).inspect_err(|_| free(hosted::context(vctx)))? };
     Ok(vctx)
 }
 

@@ -14,9 +14,9 @@ pub const TRIALS: &[Trial] = &[Trial { name: "guest", limit: Duration::from_secs
 /// Lines of guest-pingpong.sh: seven runs in both roles.
 const PAIRS: usize = 14;
 /// Lines of guest-kernel.sh: tools, then rows for each provider.
-const KERNEL: usize = 6 + PROVIDERS.len() * 16;
+const KERNEL: usize = 4 + PROVIDERS.len() * 18;
 /// Who serves rxe0.
-const PROVIDERS: [&str; 1] = ["plugin"];
+const PROVIDERS: [&str; 2] = ["native", "plugin"];
 /// Programs of `c-tests` that behave alike on rxe with both libraries.
 const PROGRAMS: [&str; 3] = ["rc_loopback", "atomics", "overrun"];
 
