@@ -22,15 +22,19 @@ pub fn prepare() -> bool {
 }
 
 /// Every thread of this process passes a full barrier, this one too: each of its accesses comes before this call as a whole, or
-/// after it. Where that is not available only this thread does.
-pub fn everywhere() {
+/// after it. Where that is not available only this thread does, and the answer is false.
+pub fn everywhere() -> bool {
     fence(SeqCst);
-    if !is_available() || membarrier(PRIVATE_EXPEDITED) || (prepare() && membarrier(PRIVATE_EXPEDITED)) {
-        return;
+    if !is_available() {
+        return false;
+    }
+    if membarrier(PRIVATE_EXPEDITED) || (prepare() && membarrier(PRIVATE_EXPEDITED)) {
+        return true;
     }
     // Taken away from us by a sandbox since: from now on others pay, and stores of the past get time to arrive.
     AVAILABLE.store(false, SeqCst);
     std::thread::sleep(std::time::Duration::from_millis(10));
+    false
 }
 
 fn is_unwanted() -> bool {

@@ -7,6 +7,10 @@
 //! with no atomic operation, which would cost as much as all the rest of a short critical section. Another thread first
 //! takes `word`, makes every CPU pass a barrier, waits until the owner is out, and ends the ownership. So either the owner sees
 //! `word` held or the other one sees `inside`.
+//!
+//! A thread whose ownership was ended may find that out late, between reading `owner` and writing `inside`. So each word of
+//! `inside` is a seat of one thread's, and gets another thread only once the first was seen to take the lock by `word`. Where all
+//! seats are those of threads that do not come back, the lock has no owner any more.
 use super::{barrier, thread, uncancelled};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -15,12 +19,19 @@ use std::time::Duration;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
+/// Of a seat: its thread is about to look whether it may come in.
+const AT_DOOR: u32 = 2;
+
+/// Threads that may be, or not know yet that they are not, the owner. A power of two that divides every [`thread::id`].
+const SEATS: usize = 2;
 
 /// Looks at the word before a waiter yields, yields before it naps: the holder may have been preempted.
 const SPINS: u32 = 100;
 const YIELDS_END: u32 = SPINS + 20;
 /// Also lets a holder of lower real-time priority run.
 const NAP: Duration = Duration::from_micros(50);
+/// After it every store is seen by every CPU, where membarrier(2) was taken from a process that has owners already.
+const LATEST_STORE: Duration = Duration::from_millis(10);
 
 /// Times that a thread takes a lock in a row before it is its own; four times as many after each end of an ownership, up to
 /// the second number, since ending one costs a system call.
@@ -32,9 +43,9 @@ const LONGEST_STREAK: u32 = 1 << 24;
 pub struct Lock<T> {
     /// HELD by who is not the owner.
     word: AtomicU32,
-    /// HELD by the owner.
-    inside: AtomicU32,
-    /// The thread whose lock it is, by [`thread::id`]; 0: nobody's. Written with `word` held.
+    /// Seats, of which one is HELD while the owner holds the lock. Written by their threads alone.
+    inside: [AtomicU32; SEATS],
+    /// The thread whose lock it is, by [`thread::id`] plus the number of its seat; 0: nobody's. Written with `word` held.
     owner: AtomicUsize,
     /// What only the holder reads and writes.
     history: UnsafeCell<History>,
@@ -48,8 +59,8 @@ struct History {
     streak: u32,
     /// The streak that makes an owner; 0 stands for `STREAK`.
     needed: u32,
-    /// The holder came in as the owner.
-    by_owner: bool,
+    /// Whose the seats are; 0: nobody's.
+    seats: [usize; SEATS],
 }
 
 // SAFETY: the lock admits one thread at a time to the value and the history.
@@ -66,9 +77,9 @@ impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
         Self {
             word: AtomicU32::new(FREE),
-            inside: AtomicU32::new(FREE),
+            inside: [const { AtomicU32::new(FREE) }; SEATS],
             owner: AtomicUsize::new(0),
-            history: UnsafeCell::new(History { last: 0, streak: 0, needed: 0, by_owner: false }),
+            history: UnsafeCell::new(History { last: 0, streak: 0, needed: 0, seats: [0; SEATS] }),
             value: UnsafeCell::new(value),
         }
     }
@@ -115,7 +126,7 @@ impl<T> Lock<T> {
             let is_out = self.try_disown(owner);
             if !is_out {
                 // The word keeps the owner from coming in again.
-                wait_for(|| self.inside.load(Ordering::Acquire) == FREE);
+                wait_for(|| self.inside[owner % SEATS].load(Ordering::Acquire) == FREE);
                 self.try_disown(owner);
             }
         }
@@ -128,10 +139,8 @@ impl<T> Lock<T> {
     /// The caller holds the lock by `lock_raw`, and no reference to the value outlives this call.
     #[inline]
     pub unsafe fn unlock_raw(&self) {
-        // SAFETY: the caller holds the lock.
-        let by_owner = unsafe { (*self.history.get()).by_owner };
-        let held = if by_owner { &self.inside } else { &self.word };
-        held.store(FREE, Ordering::Release);
+        let seat = self.inside.iter().find(|seat| seat.load(Ordering::Relaxed) == HELD);
+        seat.unwrap_or(&self.word).store(FREE, Ordering::Release);
     }
 
     /// The value, for the thread between `lock_raw` and `unlock_raw`.
@@ -148,37 +157,56 @@ impl<T> Lock<T> {
     /// Takes the lock if it is this thread's own and nobody else is at it.
     #[inline]
     fn enter_as_owner(&self) -> bool {
-        let me = thread::id();
-        if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) == HELD {
+        let owner = self.owner.load(Ordering::Relaxed);
+        self.seat(owner).is_some_and(|seat| self.go_in(owner, seat))
+    }
+
+    /// The seat of the calling thread if that is `owner`.
+    #[inline]
+    fn seat(&self, owner: usize) -> Option<&AtomicU32> {
+        self.inside.get(owner ^ thread::id())
+    }
+
+    /// Takes the lock if `owner`, whose seat this is, is it still, and nobody else is at it.
+    #[inline]
+    fn go_in(&self, owner: usize, seat: &AtomicU32) -> bool {
+        // Another thread may have ended what this one began.
+        if seat.load(Ordering::Acquire) != FREE {
             return false;
         }
-        self.inside.store(HELD, Ordering::Relaxed);
+        seat.store(AT_DOOR, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // `word` before `owner`: who ends the ownership does so before freeing the word.
-        if self.word.load(Ordering::Acquire) == FREE && self.owner.load(Ordering::Relaxed) == me {
-            // SAFETY: the lock is held.
-            unsafe { (*self.history.get()).by_owner = true };
+        if self.word.load(Ordering::Acquire) == FREE && self.owner.load(Ordering::Relaxed) == owner {
+            seat.store(HELD, Ordering::Relaxed);
             return true;
         }
-        self.inside.store(FREE, Ordering::Release);
+        seat.store(FREE, Ordering::Release);
         false
     }
 
-    /// The caller has just taken `word`, and there is no other owner: perhaps it becomes the owner.
+    /// The caller has just taken `word`, and there is no other owner inside: perhaps it becomes the owner.
     #[inline]
     fn note(&self) {
         let me = thread::id();
         // SAFETY: the lock is held.
         let history = unsafe { &mut *self.history.get() };
-        history.by_owner = false;
         if history.last != me {
             (history.last, history.streak) = (me, 0);
+            if self.seat(self.owner.load(Ordering::Relaxed)).is_none() {
+                // It knows now that it is not the owner.
+                history.seats.iter_mut().filter(|seat| **seat == me).for_each(|seat| *seat = 0);
+            }
         }
         history.streak += 1;
         if history.streak >= history.needed.max(STREAK) {
             history.streak = 0;
             if barrier::is_available() && me != thread::UNKNOWN {
-                self.owner.store(me, Ordering::Relaxed);
+                let seat_of = |who| history.seats.iter().position(|seat| *seat == who);
+                if let Some(number) = seat_of(me).or_else(|| seat_of(0)) {
+                    history.seats[number] = me;
+                    self.owner.store(me + number, Ordering::Relaxed);
+                }
             }
         }
     }
@@ -186,11 +214,14 @@ impl<T> Lock<T> {
     /// Ends the ownership of another thread; false while the owner is inside. The caller has taken `word`.
     #[cold]
     fn try_disown(&self, owner: usize) -> bool {
-        let is_other = owner != thread::id();
-        if is_other {
-            barrier::everywhere();
+        let is_other = self.seat(owner).is_none();
+        if is_other && !barrier::everywhere() {
+            uncancelled::nap(LATEST_STORE);
         }
-        if self.inside.load(Ordering::Acquire) == HELD {
+        let seat = &self.inside[owner % SEATS];
+        // It is about to see that `word` is held: of two threads that only try, one gets the lock.
+        (0..YIELDS_END).take_while(|_| seat.load(Ordering::Acquire) == AT_DOOR).for_each(pause);
+        if seat.load(Ordering::Acquire) != FREE {
             return false;
         }
         if is_other {
@@ -210,11 +241,15 @@ fn wait_for(ready: impl Fn() -> bool) {
         if ready() {
             return;
         }
-        match round {
-            0..SPINS => std::hint::spin_loop(),
-            SPINS..YIELDS_END => std::thread::yield_now(),
-            _ => uncancelled::nap(NAP),
-        }
+        pause(round);
+    }
+}
+
+fn pause(round: u32) {
+    match round {
+        0..SPINS => std::hint::spin_loop(),
+        SPINS..YIELDS_END => std::thread::yield_now(),
+        _ => uncancelled::nap(NAP),
     }
 }
 
@@ -326,6 +361,105 @@ mod tests {
         assert!(ends.load(Ordering::Relaxed) > 0, "no ownership was ended");
     }
 
+    impl<T> Lock<T> {
+        fn is_mine(&self) -> bool {
+            self.seat(self.owner.load(Ordering::Relaxed)).is_some()
+        }
+
+        fn make_mine(&self) {
+            for _ in 0..64 * STREAK {
+                drop(self.lock());
+                if self.is_mine() {
+                    return;
+                }
+            }
+            panic!("it does not become this thread's own");
+        }
+    }
+
+    #[test]
+    fn a_former_owner_that_learns_it_late_does_not_let_others_in() {
+        assert!(barrier::prepare(), "membarrier(2) is needed to see ownership change");
+        for _ in 0..4 {
+            let lock = Lock::new(());
+            lock.make_mine();
+            // Interrupted between reading `owner` and writing `inside`.
+            let owner = lock.owner.load(Ordering::Relaxed);
+            let seat = lock.seat(owner).unwrap();
+            let (ready, over) = (&std::sync::Barrier::new(2), &std::sync::Barrier::new(2));
+            std::thread::scope(|s| {
+                let lock = &lock;
+                s.spawn(move || {
+                    lock.make_mine();
+                    let guard = lock.lock();
+                    ready.wait();
+                    over.wait();
+                    drop(guard);
+                });
+                ready.wait();
+                let came_in = lock.go_in(owner, seat);
+                let others = s.spawn(|| lock.try_lock().is_some()).join().unwrap();
+                let tried = lock.try_lock().is_some();
+                over.wait();
+                assert!(!came_in && !others && !tried, "two hold the lock: {came_in} {others} {tried}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_thread_that_owned_it_and_never_comes_back_leaves_it_to_another() {
+        assert!(barrier::prepare(), "membarrier(2) is needed to see ownership change");
+        let lock = Lock::new(());
+        lock.make_mine();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                lock.make_mine();
+                for _ in 0..10 * STREAK {
+                    drop(lock.lock());
+                }
+                assert!(lock.is_mine());
+            });
+        });
+    }
+
+    #[test]
+    fn another_thread_may_end_what_the_owner_began() {
+        barrier::prepare();
+        let lock = Lock::new(0);
+        lock.make_mine();
+        for round in 0..3 {
+            lock.lock_raw();
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    // SAFETY: the lock is held, and the thread that took it waits for this one.
+                    unsafe {
+                        *lock.held() += 1;
+                        lock.unlock_raw();
+                    }
+                });
+            });
+            assert_eq!(*lock.try_lock().unwrap(), round + 1);
+        }
+    }
+
+    #[test]
+    fn of_two_threads_that_only_try_one_gets_it() {
+        assert!(barrier::prepare(), "membarrier(2) is needed to see ownership change");
+        let lock = Lock::new(());
+        lock.make_mine();
+        // At the door, where it sees that another thread is trying.
+        let owner = lock.owner.load(Ordering::Relaxed);
+        let seat = lock.seat(owner).unwrap();
+        seat.store(AT_DOOR, Ordering::Relaxed);
+        std::thread::scope(|s| {
+            let other = s.spawn(|| lock.try_lock().is_some());
+            wait_for(|| lock.word.load(Ordering::Relaxed) == HELD || other.is_finished());
+            seat.store(FREE, Ordering::Release);
+            // Otherwise it had given up by then, and the owner would have got in.
+            assert!(other.join().unwrap() || lock.try_lock().is_some());
+        });
+    }
+
     #[test]
     fn an_owner_neither_enters_twice_nor_keeps_others_out() {
         barrier::prepare();
@@ -333,7 +467,7 @@ mod tests {
         for _ in 0..2 * STREAK {
             drop(lock.lock());
         }
-        assert_eq!(lock.owner.load(Ordering::Relaxed), thread::id());
+        assert!(lock.is_mine());
         let guard = lock.lock();
         assert!(lock.try_lock().is_none());
         std::thread::scope(|s| s.spawn(|| assert!(lock.try_lock().is_none())).join().unwrap());

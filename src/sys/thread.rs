@@ -3,7 +3,8 @@
 /// What [`id`] gives where threads cannot be told apart so cheaply.
 pub const UNKNOWN: usize = usize::MAX;
 
-/// A number that no other living thread of this process has, and that is never 0: the address of its control block.
+/// A number that no other living thread of this process has, and that is never 0: the address of its control block,
+/// a multiple of 8.
 #[inline(always)]
 pub fn id() -> usize {
     let id: usize;
