@@ -32,6 +32,7 @@ programs! {
     deaths_are_noticed: "deaths" ["-n", "3"];
     a_crowd_of_threads_shares_queues: "heavy/crowd" ["-n", "200"];
     two_crowds_of_threads_share_queues: "heavy/crowd" ["-n", "200", "pair"];
+    four_processes_meet_in_random_sessions: "heavy/soak" ["-n", "6"];
     retries_are_counted: "retries" ["-n", "1"];
 }
 

@@ -4,37 +4,12 @@
  * signaling, slow receivers. In one process, with `pair` between two, or with `many` over 1,000 QPs of one process to
  * 1,000 of another, sizes to 4 KiB.
  */
-#include "stress.h"
+#include "traffic.h"
 
-enum { PAIRS = 2, WINDOW = 8, RECEIVES = 6, SLOTS = 3 };
+enum { PAIRS = 2 };
 
-/* QPs of a thread, threads of a process, and the longest message. */
+/* QPs of a thread, and threads of a process. */
 static int qps = 3, pairs = PAIRS;
-static uint32_t longest = 200 * 1024;
-
-enum kind { SEND, SEND_IMM, WRITE, WRITE_IMM, READ, ADD, SWAP, KINDS };
-
-struct op {
-    enum kind kind;
-    uint32_t length, slot;
-    uint64_t pattern;
-    int misses; /* SWAP: compares with a wrong value */
-};
-
-struct link {
-    struct ibv_qp *qp;
-    struct ibv_qp_ex *ex;
-    struct about me, peer;
-    unsigned char *sources, *results, *receives, *target;
-    uint64_t ours, theirs; /* streams of random numbers, one each way */
-    long posted, done, heard;
-    struct op ops[WINDOW];
-    int busy_reads[SLOTS];
-    struct op written[SLOTS];
-    uint64_t adds, swapped;
-    uint64_t expected[WINDOW];
-    int held_back;
-};
 
 struct end {
     struct ibv_context *context;
@@ -46,221 +21,6 @@ struct end {
     unsigned char *memory;
     struct link *links;
 };
-
-static size_t link_bytes(void)
-{
-    return (size_t)longest * (2 * WINDOW + RECEIVES + SLOTS) + 64;
-}
-
-/* Both sides know what the operation with this index is. */
-static struct op op_at(uint64_t stream, long index)
-{
-    uint64_t r = mix(stream, (uint64_t)index);
-    const uint32_t limits[] = {1, 64, 4096, 20000, longest};
-    struct op op = {.kind = (enum kind)(r % KINDS), .slot = (uint32_t)(r >> 8) % SLOTS, .pattern = r};
-
-    op.length = (uint32_t)(mix(r, 1) % (limits[(r >> 16) % 5] + 1));
-    if (op.length > longest)
-        op.length = longest;
-    op.misses = (r >> 24) % 4 == 0;
-    if (op.kind == ADD || op.kind == SWAP)
-        op.length = 8;
-    return op;
-}
-
-static int is_message(enum kind kind)
-{
-    return kind == SEND || kind == SEND_IMM || kind == WRITE_IMM;
-}
-
-static void give_receive(struct end *e, struct link *l, uint64_t place)
-{
-    struct ibv_sge sge = {(uintptr_t)l->receives + place * longest, longest, e->mr->lkey};
-    struct ibv_recv_wr wr = {.wr_id = (uint64_t)(l - e->links) << 32 | 1u << 31 | place, .sg_list = &sge, .num_sge = 1};
-    struct ibv_recv_wr *bad;
-
-    ZERO(ibv_post_recv(l->qp, &wr, &bad));
-}
-
-static void post(struct link *l, uint64_t wr_id, const struct op *op, struct ibv_sge *sge, unsigned flags, uint64_t to,
-                 uint64_t compare, uint64_t swap)
-{
-    static const enum ibv_wr_opcode codes[] = {IBV_WR_SEND,      IBV_WR_SEND_WITH_IMM,       IBV_WR_RDMA_WRITE,
-                                               IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
-                                               IBV_WR_ATOMIC_CMP_AND_SWP};
-    uint32_t imm = htonl((uint32_t)op->pattern);
-
-    if (!l->ex) {
-        struct ibv_send_wr wr = {.wr_id = wr_id, .sg_list = sge, .num_sge = 1, .opcode = codes[op->kind],
-                                 .send_flags = flags, .imm_data = imm}, *bad;
-
-        if (op->kind == ADD || op->kind == SWAP) {
-            wr.wr.atomic.remote_addr = to;
-            wr.wr.atomic.rkey = l->peer.rkey;
-            wr.wr.atomic.compare_add = compare;
-            wr.wr.atomic.swap = swap;
-        } else {
-            wr.wr.rdma.remote_addr = to;
-            wr.wr.rdma.rkey = l->peer.rkey;
-        }
-        ZERO(ibv_post_send(l->qp, &wr, &bad));
-        return;
-    }
-    ibv_wr_start(l->ex);
-    if (draw(8) == 0) {
-        /* An abandoned request leaves no trace. */
-        l->ex->wr_id = 77;
-        l->ex->wr_flags = IBV_SEND_SIGNALED;
-        ibv_wr_send(l->ex);
-        ibv_wr_set_sge(l->ex, sge->lkey, sge->addr, sge->length);
-        ibv_wr_abort(l->ex);
-        ibv_wr_start(l->ex);
-    }
-    l->ex->wr_id = wr_id;
-    l->ex->wr_flags = flags & ~(unsigned)IBV_SEND_INLINE;
-    switch (op->kind) {
-    case SEND:
-        ibv_wr_send(l->ex);
-        break;
-    case SEND_IMM:
-        ibv_wr_send_imm(l->ex, imm);
-        break;
-    case WRITE:
-        ibv_wr_rdma_write(l->ex, l->peer.rkey, to);
-        break;
-    case WRITE_IMM:
-        ibv_wr_rdma_write_imm(l->ex, l->peer.rkey, to, imm);
-        break;
-    case READ:
-        ibv_wr_rdma_read(l->ex, l->peer.rkey, to);
-        break;
-    case ADD:
-        ibv_wr_atomic_fetch_add(l->ex, l->peer.rkey, to, compare);
-        break;
-    default:
-        ibv_wr_atomic_cmp_swp(l->ex, l->peer.rkey, to, compare, swap);
-    }
-    if (flags & IBV_SEND_INLINE)
-        ibv_wr_set_inline_data(l->ex, (void *)(uintptr_t)sge->addr, sge->length);
-    else
-        ibv_wr_set_sge(l->ex, sge->lkey, sge->addr, sge->length);
-    ZERO(ibv_wr_complete(l->ex));
-}
-
-static void post_next(struct end *e, struct link *l)
-{
-    long i = l->posted++;
-    int place = (int)(i % WINDOW);
-    struct op *op = &l->ops[place], as_posted;
-    struct ibv_sge sge = {(uintptr_t)l->sources + (size_t)place * longest, 0, e->mr->lkey};
-    uint64_t to = l->peer.address, compare = 0, swap = 0;
-    unsigned flags = 0;
-
-    *op = op_at(l->ours, i);
-    as_posted = *op;
-    /* An answer is looked at, and the window moves only by completions that come. */
-    if (op->kind >= READ || draw(2) || l->posted - l->done >= WINDOW / 2 || l->posted == count)
-        flags |= IBV_SEND_SIGNALED;
-    switch (op->kind) {
-    case WRITE:
-    case WRITE_IMM:
-        l->written[op->slot] = *op;
-        if (l->busy_reads[op->slot])
-            flags |= IBV_SEND_FENCE;
-        to += (uint64_t)op->slot * longest;
-        break;
-    case READ:
-        op->length = l->written[op->slot].length;
-        op->pattern = l->written[op->slot].pattern;
-        l->busy_reads[op->slot]++;
-        to += (uint64_t)op->slot * longest;
-        break;
-    case ADD:
-        to += (uint64_t)SLOTS * longest;
-        compare = 1;
-        l->expected[place] = l->adds++;
-        break;
-    case SWAP:
-        to += (uint64_t)SLOTS * longest + 8;
-        compare = l->swapped + (uint64_t)op->misses;
-        l->expected[place] = l->swapped;
-        swap = op->pattern;
-        if (!op->misses)
-            l->swapped = swap;
-        break;
-    default:
-        break;
-    }
-    sge.length = op->length;
-    if (op->kind >= READ) {
-        sge.addr = (uintptr_t)l->results + (size_t)place * longest;
-    } else {
-        put_pattern((unsigned char *)(uintptr_t)sge.addr, op->length, op->pattern);
-        if (op->length <= 64 && draw(2)) {
-            flags |= IBV_SEND_INLINE;
-            sge.lkey = 0;
-        }
-    }
-    if (draw(4) == 0)
-        flags |= IBV_SEND_SOLICITED;
-    as_posted.length = op->length;
-    post(l, (uint64_t)(l - e->links) << 32 | (uint64_t)i, &as_posted, &sge, flags, to, compare, swap);
-    if (flags & IBV_SEND_INLINE)
-        memset((void *)(uintptr_t)sge.addr, 0xee, op->length);
-}
-
-static void check_answer(struct link *l, long i)
-{
-    int place = (int)(i % WINDOW);
-    struct op *op = &l->ops[place];
-    unsigned char *at = l->results + (size_t)place * longest;
-    uint64_t got;
-
-    if (op->kind == READ) {
-        long wrong = pattern_differs(at, op->length, op->pattern);
-
-        l->busy_reads[op->slot]--;
-        if (wrong >= 0)
-            BAD("READ %ld of %u bytes differs at %ld", i, op->length, wrong);
-    }
-    if (op->kind == ADD || op->kind == SWAP) {
-        memcpy(&got, at, 8);
-        if (got != l->expected[place])
-            BAD("atomic %ld gave %" PRIu64 ", expected %" PRIu64, i, got, l->expected[place]);
-    }
-}
-
-static void sent(struct link *l, long i)
-{
-    for (; l->done <= i; l->done++)
-        check_answer(l, l->done);
-}
-
-static void received(struct end *e, struct link *l, const struct ibv_wc *wc)
-{
-    struct op op;
-    uint64_t place = wc->wr_id & 0xffff;
-    unsigned char *at = l->receives + place * longest;
-    long wrong;
-
-    do
-        op = op_at(l->theirs, l->heard++);
-    while (!is_message(op.kind));
-    if (wc->byte_len != op.length)
-        BAD("message %ld has %u bytes, expected %u", l->heard - 1, wc->byte_len, op.length);
-    if (!!(wc->wc_flags & IBV_WC_WITH_IMM) != (op.kind != SEND) ||
-        (op.kind != SEND && ntohl(wc->imm_data) != (uint32_t)op.pattern))
-        BAD("message %ld: immediate", l->heard - 1);
-    if (op.kind == WRITE_IMM) {
-        /* Later writes may be there already; that of the same length and slot is seldom the same. */
-    } else if ((wrong = pattern_differs(at, op.length, op.pattern)) >= 0) {
-        BAD("message %ld of %u bytes differs at %ld", l->heard - 1, op.length, wrong);
-    }
-    memset(at, 0xdd, op.length);
-    if (draw(16) == 0)
-        usleep((useconds_t)draw(2000));
-    give_receive(e, l, place);
-}
 
 static int take(struct end *e)
 {
@@ -274,19 +34,15 @@ static int take(struct end *e)
 
         if (wc[i].status)
             BAD("end %d: wr_id 0x%" PRIx64 ": %s", e->number, wc[i].wr_id, ibv_wc_status_str(wc[i].status));
-        if (wc[i].wr_id & 1u << 31)
-            received(e, l, &wc[i]);
-        else
+        if (wc[i].wr_id & 1u << 31) {
+            if (draw(16) == 0)
+                usleep((useconds_t)draw(2000));
+            received(l, &wc[i]);
+        } else {
             sent(l, (long)(wc[i].wr_id & 0x7fffffff));
+        }
     }
     return n;
-}
-
-static int messages_left(struct link *l)
-{
-    while (l->heard < count && !is_message(op_at(l->theirs, l->heard).kind))
-        l->heard++;
-    return l->heard < count;
 }
 
 static void make_link(struct end *e, struct link *l, int index)
@@ -295,14 +51,8 @@ static void make_link(struct end *e, struct link *l, int index)
                              .max_inline_data = 64};
     uint64_t id = (uint64_t)(e->number / 2 * qps + index) * 2;
 
-    l->sources = e->memory + (size_t)index * link_bytes();
-    l->results = l->sources + (size_t)WINDOW * longest;
-    l->receives = l->results + (size_t)WINDOW * longest;
-    l->target = l->receives + (size_t)RECEIVES * longest;
-    l->ours = mix(seed, id + (uint64_t)(e->number & 1));
-    l->theirs = mix(seed, id + (uint64_t)(~e->number & 1));
-    for (int i = 0; i < SLOTS; i++)
-        l->written[i].length = 0;
+    begin_link(l, e->memory + (size_t)index * link_bytes(), e->mr->lkey, (uint64_t)index,
+               mix(seed, id + (uint64_t)(e->number & 1)), mix(seed, id + (uint64_t)(~e->number & 1)));
     if (index % 2) {
         struct ibv_qp_init_attr_ex init = {
             .send_cq = e->cq, .recv_cq = e->cq, .cap = cap, .qp_type = IBV_QPT_RC, .pd = e->pd,
@@ -320,34 +70,10 @@ static void make_link(struct end *e, struct link *l, int index)
     }
     ZERO(to_init(l->qp));
     for (uint64_t i = 0; i < RECEIVES; i++)
-        give_receive(e, l, i);
+        give_receive(l, i);
     l->me = (struct about){.qpn = l->qp->qp_num, .psn = (uint32_t)mix(l->ours, 3) & 0xffffff, .rkey = e->mr->rkey,
                            .address = (uintptr_t)l->target};
     ZERO(ibv_query_gid(e->context, PORT, 0, &l->me.gid));
-}
-
-/* What both sides count, and what lies in memory in the end. */
-static void check_totals(struct end *e, struct link *l)
-{
-    struct totals {
-        long done;
-        uint64_t adds, swapped;
-        struct op written[SLOTS];
-    } ours = {.done = l->done, .adds = l->adds, .swapped = l->swapped}, theirs;
-    uint64_t words[2];
-
-    memcpy(ours.written, l->written, sizeof(ours.written));
-    tell(e->fd, &ours, sizeof(ours));
-    hear(e->fd, &theirs, sizeof(theirs));
-    memcpy(words, l->target + (size_t)SLOTS * longest, sizeof(words));
-    if (l->done != count || theirs.done != count || l->heard != count)
-        BAD("%ld of ours, %ld of theirs, %ld heard, expected %ld", l->done, theirs.done, l->heard, count);
-    if (words[0] != theirs.adds || words[1] != theirs.swapped)
-        BAD("counters %" PRIu64 " and %" PRIu64 ", expected %" PRIu64 " and %" PRIu64, words[0], words[1], theirs.adds,
-            theirs.swapped);
-    for (int i = 0; i < SLOTS; i++)
-        if (pattern_differs(l->target + (size_t)i * longest, theirs.written[i].length, theirs.written[i].pattern) >= 0)
-            BAD("slot %d does not hold the last WRITE", i);
 }
 
 static void *run(void *arg)
@@ -379,7 +105,7 @@ static void *run(void *arg)
             struct link *l = &e->links[i];
 
             while (l->posted < count && l->posted - l->done < WINDOW && draw(4))
-                post_next(e, l);
+                post_next(l);
             busy |= l->done < count || messages_left(l);
         }
         any = take(e);
@@ -400,8 +126,13 @@ static void *run(void *arg)
         }
     }
     together(e->fd);
-    for (int i = 0; i < qps; i++)
-        check_totals(e, &e->links[i]);
+    for (int i = 0; i < qps; i++) {
+        struct totals ours = totals_of(&e->links[i]), theirs;
+
+        tell(e->fd, &ours, sizeof(ours));
+        hear(e->fd, &theirs, sizeof(theirs));
+        check_totals(&e->links[i], &theirs);
+    }
     if (take(e))
         BAD("end %d: a completion too many", e->number);
     together(e->fd);

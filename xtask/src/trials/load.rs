@@ -13,6 +13,7 @@ pub const TRIALS: &[Trial] = &[
     Trial { name: "load-cycles", limit: Duration::from_secs(600), run: cycles },
     Trial { name: "load-1000-qps", limit: Duration::from_secs(240), run: many },
     Trial { name: "load-64-threads", limit: Duration::from_secs(240), run: crowd },
+    Trial { name: "load-soak", limit: Duration::from_secs(3600), run: soak },
 ];
 
 /// What may be used at most, in bytes: a measure of the program `memory`, asked for which, and the bound.
@@ -81,6 +82,20 @@ fn crowd(ctx: &mut Ctx<'_>) {
     for (path, place) in both_ways(ctx) {
         seeded(ctx, &format!("64 threads to 64, {path}"), &place, "/crowd", &["-n", "4000", "pair"]);
     }
+}
+
+/// Random legal operations by four processes, some of which die: 30 s, or `ANYVERBS_SOAK_SECONDS` (600 for a full one).
+fn soak(ctx: &mut Ctx<'_>) {
+    let given = std::env::var("ANYVERBS_SOAK_SECONDS").ok().and_then(|s| s.parse().ok());
+    let seconds: u64 = given.unwrap_or(30).clamp(5, 3000);
+    let seed = Random::announce("soak").below(1 << 40).to_string();
+    let program = here(ctx).command("/soak", ["-s", &seed, "-n", &seconds.to_string()]);
+    let result =
+        run::run(program, Duration::from_secs(seconds + 180)).and_then(|o| o.success()).and_then(|o| {
+            o.err.lines().for_each(|line| println!("  {line}"));
+            if o.out == "ok\n" { Ok(()) } else { Err(o.to_string()) }
+        });
+    ctx.check(format!("{seconds} s of four processes, seed {seed}"), result);
 }
 
 /// With direct access to peers' memory, and without.
