@@ -143,9 +143,12 @@ pub unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
             let room = size_of_val(&resp);
             let rc = domains::create_ah(pd, new.cast(), attr, (&raw mut resp).cast(), room);
             if rc == 0 {
-                let own = device::gid_entry((*pd).context, a.port_num.into(), a.grh.sgid_index.into());
                 (*new).number = resp.tail.number;
-                (*new).av = wqe::av(a, &own.map_or(ibv_gid::zeroed(), |row| row.gid));
+                // A kernel that keeps the handle knows the address by its number.
+                if resp.tail.number == 0 {
+                    let own = device::gid_entry((*pd).context, a.port_num.into(), a.grh.sgid_index.into());
+                    (*new).av = wqe::av(a, &own.map_or(ibv_gid::zeroed(), |row| row.gid));
+                }
             }
             rc
         })
