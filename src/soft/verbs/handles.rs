@@ -151,6 +151,6 @@ fn find(context: &Context, num: Qpn, domain: u64) -> Result<Found, Errno> {
     if domain & PRIVATE_DOMAIN != 0 || node.owns_slot(num.slot()) {
         return Err(Errno::EINVAL);
     }
-    let opened = Opened::open(node, context.events.clone(), num, domain)?;
-    Ok((opened.qp().clone(), Some(opened), None))
+    let (opened, is_first) = Opened::open(node, context.events.clone(), num, domain)?;
+    Ok((opened.qp().clone(), Some(opened), if is_first { None } else { second() }))
 }

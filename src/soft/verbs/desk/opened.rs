@@ -26,7 +26,7 @@ use crate::sys::errno::Errno;
 use crate::sys::fork::ParentFd;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
-use crate::sys::{clock, seqpacket};
+use crate::sys::{clock, seqpacket, uncancelled};
 
 /// How often an heir looks for the QP, and how many times at most.
 const HEIR_NS: u64 = 5_000_000;
@@ -79,7 +79,8 @@ pub enum Shared {
 }
 
 impl Opened {
-    /// Opens XRC receiver `num` of `domain`, which lies in another process. Events go to `events`.
+    /// Opens XRC receiver `num` of `domain`, which lies in another process. Events go to `events`. False: another thread
+    /// was first, whose this is, with one more handle; only one of a process can take the QP over.
     ///
     /// # Errors
     /// EINVAL where there is none, ETIMEDOUT where its process does not answer; EMFILE.
@@ -88,7 +89,7 @@ impl Opened {
         events: Arc<AsyncQueue>,
         num: Qpn,
         domain: u64,
-    ) -> Result<Arc<Self>, Errno> {
+    ) -> Result<(Arc<Self>, bool), Errno> {
         node.wires.start(node);
         let sock = connect(&name_of_slot(num.slot()))?;
         let qp = stand_in(node, events, num, domain);
@@ -106,13 +107,20 @@ impl Opened {
             return Err(Errno(answer.result));
         }
         opened.learn(&mut conn, &answer.attr);
-        node.desk.opened.lock().insert(token, opened.me.clone());
+        {
+            let mut all = node.desk.opened.lock();
+            let mut known = all.values().filter_map(Weak::upgrade);
+            if let Some(first) = known.find(|other| other.is(num, domain) && other.qp.add_handle()) {
+                return Ok((first, false));
+            }
+            all.insert(token, opened.me.clone());
+        }
         let watched = conn.sock.as_ref().map_or(Ok(()), |sock| node.engine.add(sock.as_fd(), token));
         drop(conn);
         if watched.is_err() {
             node.desk.opened.lock().remove(&token);
         }
-        watched.map(|()| opened)
+        watched.map(|()| (opened, true))
     }
 
     /// It is QP `num` of this domain.
@@ -175,7 +183,7 @@ impl Opened {
                 Stage::Looking if clock::now_ns() > end => return Err(Errno(libc::ETIMEDOUT)),
                 Stage::Looking => {
                     drop(conn);
-                    std::thread::sleep(Duration::from_millis(1));
+                    uncancelled::nap(Duration::from_millis(1));
                 }
             }
         }
@@ -196,7 +204,7 @@ impl Opened {
                     if clock::now_ns() > end {
                         break Err(Errno(libc::ETIMEDOUT));
                     }
-                    std::thread::sleep(Duration::from_millis(1));
+                    uncancelled::nap(Duration::from_millis(1));
                     sent = seqpacket::send(sock.as_fd(), &request.encode(), &[]);
                 }
                 Err(Errno::EAGAIN) if sent.is_err() => break Ok(None),
@@ -417,4 +425,38 @@ fn restore(qp: &Arc<Qp>, attr: &ibv_qp_attr) -> Result<(), Errno> {
     qp.rq.lock().psn = Psn::ANY;
     qp.node.add_qp(qp);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::node;
+    use crate::soft::verbs::handles::retire;
+
+    #[test]
+    fn two_threads_that_open_a_qp_at_a_time_get_handles_of_one() {
+        let node = node::node().unwrap();
+        let (num, domain) = (node.wires.claim_qpn(node).unwrap(), 0x7e57);
+        let events = || Arc::new(AsyncQueue::new().unwrap());
+        let qp = stand_in(node, events(), num, domain);
+        node.add_qp(&qp);
+        node.desk.attend_slot(node, num.slot()).unwrap();
+        // Neither has found the other's.
+        let (one, is_first) = Opened::open(node, events(), num, domain).unwrap();
+        let (two, is_second_first) = Opened::open(node, events(), num, domain).unwrap();
+        assert!(Arc::ptr_eq(&one, &two) && is_first && !is_second_first);
+        assert_eq!(one.qp().handles.load(Ordering::Acquire), 2);
+        let counts = |n: u32| {
+            let end = clock::now_ns() + 20_000_000_000;
+            while qp.handles.load(Ordering::Acquire) != n && clock::now_ns() < end {
+                node.desk.catch_up(node);
+                std::thread::yield_now();
+            }
+            assert_eq!(qp.handles.load(Ordering::Acquire), n);
+        };
+        counts(2);
+        assert!(!one.close());
+        counts(1);
+        retire(node, &qp);
+    }
 }
