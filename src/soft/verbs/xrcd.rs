@@ -4,7 +4,7 @@
 //! number: each process has the first one that is free, and who must know whether the domain exists looks at all.
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -16,7 +16,7 @@ use crate::sys::errno::Errno;
 use crate::sys::fork::ParentFd;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
-use crate::sys::{random, seqpacket};
+use crate::sys::{fd, random, seqpacket};
 
 /// Marks of a domain; processes beyond have it without one.
 const MARKS: u32 = 64;
@@ -124,14 +124,7 @@ pub unsafe extern "C" fn open_xrcd(c: *mut ibv_context, attr: *mut ibv_xrcd_init
 }
 
 fn inode_of(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `stat` is ours; it is read only where fstat filled it.
-    let stat = unsafe {
-        if libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) != 0 {
-            return Err(Errno::last());
-        }
-        stat.assume_init()
-    };
+    let stat = fd::status(&fd)?;
     // SAFETY: geteuid only asks.
     let user = unsafe { libc::geteuid() };
     Ok(domain_of(stat.st_dev, stat.st_ino, user))
