@@ -33,7 +33,7 @@ pub fn everywhere() -> bool {
     }
     // Taken away from us by a sandbox since: from now on others pay, and stores of the past get time to arrive.
     AVAILABLE.store(false, SeqCst);
-    std::thread::sleep(std::time::Duration::from_millis(10));
+    super::uncancelled::nap(std::time::Duration::from_millis(10));
     false
 }
 

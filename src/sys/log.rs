@@ -2,7 +2,7 @@
 //!
 //! Silent unless asked: `ANYVERBS_EXPLAIN=1` sends reasons to stderr; a log file that opens receives everything up to
 //! its level. The environment is read once, at the first line. `errno` is left as it was.
-use crate::sys::{errno::Errno, fd};
+use crate::sys::{errno::Errno, fd, uncancelled};
 use std::ffi::{CString, OsString};
 use std::fmt::{self, Write};
 use std::os::fd::IntoRawFd;
@@ -141,7 +141,7 @@ fn write_line(fd: i32, line: fmt::Arguments<'_>) {
     let len = buffer.len;
     buffer.bytes[len] = b'\n';
     // SAFETY: `len + 1` bytes of the buffer are initialised; LineBuffer keeps one byte free for the newline.
-    let _ = unsafe { libc::write(fd, buffer.bytes.as_ptr().cast(), len + 1) };
+    let _ = unsafe { uncancelled::write(fd, buffer.bytes.as_ptr().cast(), len + 1) };
     saved.store();
 }
 

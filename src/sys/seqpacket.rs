@@ -34,7 +34,7 @@ pub fn connect(name: &str) -> Result<ParentFd, Errno> {
     let sock = socket()?;
     let (addr, len) = address(name)?;
     // SAFETY: `addr` is ours and `len` bytes of it are valid.
-    check(unsafe { libc::connect(sock.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    check(unsafe { uncancelled::connect(sock.as_raw_fd(), (&raw const addr).cast(), len) })?;
     Ok(ParentFd::new(sock))
 }
 
@@ -62,7 +62,7 @@ pub fn mark(name: &str) -> Result<ParentFd, Errno> {
 pub fn is_marked(probe: BorrowedFd<'_>, name: &str) -> bool {
     let Ok((addr, len)) = address(name) else { return false };
     // SAFETY: `addr` is ours and `len` bytes of it are valid.
-    let rc = unsafe { libc::connect(probe.as_raw_fd(), (&raw const addr).cast(), len) };
+    let rc = unsafe { uncancelled::connect(probe.as_raw_fd(), (&raw const addr).cast(), len) };
     rc == 0
 }
 
@@ -100,10 +100,7 @@ pub fn name_of(fd: BorrowedFd<'_>) -> Option<String> {
 /// The next connection of a listener. EAGAIN when there is none.
 pub fn accept(listener: BorrowedFd<'_>) -> Result<ParentFd, Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the peer's address is not asked for.
-    let fd =
-        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    Ok(ParentFd::new(fd::adopt(fd)?))
+    Ok(ParentFd::new(fd::adopt(uncancelled::accept(listener.as_raw_fd(), flags))?))
 }
 
 /// Sends one message with descriptors; never waits, never raises SIGPIPE.

@@ -41,6 +41,43 @@ pub unsafe fn recvmsg(fd: RawFd, message: *mut libc::msghdr, flags: c_int) -> is
     unsafe { libc::syscall(libc::SYS_recvmsg, fd as c_long, message, flags as c_long) as isize }
 }
 
+/// sendmmsg(2).
+///
+/// # Safety
+/// The `count` messages are as sendmmsg(2) wants them.
+pub unsafe fn sendmmsg(fd: RawFd, messages: *mut libc::mmsghdr, count: usize, flags: c_int) -> c_int {
+    // SAFETY: the caller vouches for the messages.
+    unsafe { libc::syscall(libc::SYS_sendmmsg, fd as c_long, messages, count, flags as c_long) as c_int }
+}
+
+/// recvmmsg(2) without a timeout.
+///
+/// # Safety
+/// The `count` messages are as recvmmsg(2) wants them.
+pub unsafe fn recvmmsg(fd: RawFd, messages: *mut libc::mmsghdr, count: usize, flags: c_int) -> c_int {
+    let (flags, no_time) = (flags as c_long, ptr::null_mut::<libc::timespec>());
+    // SAFETY: the caller vouches for the messages.
+    unsafe { libc::syscall(libc::SYS_recvmmsg, fd as c_long, messages, count, flags, no_time) as c_int }
+}
+
+/// connect(2).
+///
+/// # Safety
+/// `address` has `len` readable bytes.
+pub unsafe fn connect(fd: RawFd, address: *const libc::sockaddr, len: libc::socklen_t) -> c_int {
+    // SAFETY: the caller vouches for the address.
+    unsafe { libc::syscall(libc::SYS_connect, fd as c_long, address, len as c_long) as c_int }
+}
+
+/// accept4(2), without the peer's address.
+pub fn accept(fd: RawFd, flags: c_int) -> RawFd {
+    let no_address = ptr::null_mut::<c_void>();
+    // SAFETY: no address is asked for.
+    unsafe {
+        libc::syscall(libc::SYS_accept4, fd as c_long, no_address, no_address, flags as c_long) as RawFd
+    }
+}
+
 /// epoll_wait(2).
 ///
 /// # Safety

@@ -6,6 +6,7 @@ use crate::soft::transport::Outbox;
 use crate::soft::wire::{IpUdp, MAX_DATAGRAM, UDP_PORT, icrc};
 use crate::sys::errno::Errno;
 use crate::sys::map::Mapping;
+use crate::sys::uncancelled;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -104,15 +105,7 @@ impl RxBatch {
         self.slots.clear();
         let Arrays { messages, names, .. } = &mut *self.arrays;
         // SAFETY: every header points to a name, a control buffer and a slot in boxes that `self` owns.
-        let got = unsafe {
-            libc::recvmmsg(
-                fd,
-                messages.as_mut_ptr(),
-                RX_BATCH as u32,
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-            )
-        };
+        let got = unsafe { uncancelled::recvmmsg(fd, messages.as_mut_ptr(), RX_BATCH, libc::MSG_DONTWAIT) };
         for i in 0..got.max(0) as usize {
             let header = &messages[i].msg_hdr;
             let told = control::read(header);
@@ -209,7 +202,7 @@ fn send_up_to<const MOST: usize>(
         (n, next) = (n + 1, next + count);
     }
     // SAFETY: every header points to the name, its control messages and bytes of `out`, which live beyond the call.
-    let sent = unsafe { libc::sendmmsg(sender.fd, messages.as_mut_ptr(), n as u32, libc::MSG_DONTWAIT) };
+    let sent = unsafe { uncancelled::sendmmsg(sender.fd, messages.as_mut_ptr(), n, libc::MSG_DONTWAIT) };
     match sent {
         1.. => counts[..sent as usize].iter().sum(),
         // The socket's buffer is full: nothing else will fit.
@@ -246,5 +239,5 @@ fn send_one(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox, i: us
     header.msg_controllen = control::write(&mut control, path) as _;
     header.msg_control = (&raw mut control).cast();
     // SAFETY: the header points to locals and to bytes of `out`, which live beyond the call.
-    unsafe { libc::sendmsg(sender.fd, &header, libc::MSG_DONTWAIT) >= 0 }
+    unsafe { uncancelled::sendmsg(sender.fd, &header, libc::MSG_DONTWAIT) >= 0 }
 }

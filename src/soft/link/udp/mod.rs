@@ -12,7 +12,7 @@ mod sides;
 use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
-use crate::sys::{errno::Errno, fd, fork::ParentFd, is_setuid, log};
+use crate::sys::{errno::Errno, fd, fork::ParentFd, is_setuid, log, uncancelled};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -136,8 +136,7 @@ impl Endpoint {
     /// Half of the socket's send buffer is free: a burst of answers will fit.
     pub fn has_room(&self) -> bool {
         let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one initialised pollfd.
-        unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+        uncancelled::poll(&mut poll, 0) == 1
     }
 
     /// Takes waiting packets into `batch`, without blocking; how many.
@@ -193,6 +192,7 @@ mod tests {
     use super::*;
     use crate::soft::types::{Psn, Qpn};
     use crate::soft::wire::{Bth, Opcode, Operation, Packet, Transport, icrc};
+    use crate::sys::{clock, seqpacket};
 
     fn wait_readable(endpoint: &Endpoint) {
         let mut poll = libc::pollfd { fd: endpoint.fd(), events: libc::POLLIN, revents: 0 };
@@ -239,6 +239,47 @@ mod tests {
             }
         }
         assert_eq!(b.receive(&mut rx), 0);
+    }
+
+    /// It may hold the locks of QPs and of the port.
+    #[test]
+    fn a_thread_that_is_to_be_cancelled_goes_on_to_its_next_cancellation_point() {
+        unsafe extern "C" {
+            fn pthread_cancel(thread: libc::pthread_t) -> libc::c_int;
+            fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+        }
+        const DISABLE: libc::c_int = 1;
+        let lo = IpAddr::from([127, 0, 0, 1]);
+        let (a, b) = (Endpoint::bind(0).unwrap(), Endpoint::bind(0).unwrap());
+        let (from, dst_port) = (control::local_port(&a.socket), control::local_port(&b.socket));
+        let ip = IpUdp { src: lo, dst: lo, src_port: from, dst_port };
+        let name = format!("anyverbs-test-{:016x}", crate::sys::random::u64());
+        let listener = seqpacket::listen(&name).unwrap();
+        let (mut tx, mut rx, mut got) = (Outbox::new(), RxBatch::new().unwrap(), 0);
+        let cancelled = || {
+            // SAFETY: this thread lives, and the requests are for it alone.
+            unsafe { pthread_cancel(libc::pthread_self()) };
+            for n in [1, 40] {
+                for i in 0..n {
+                    let opcode = Opcode::new(Transport::Uc, Operation::SendOnly);
+                    tx.push(&Packet::new(Bth::new(opcode, Qpn(0x1001), Psn::new(i))), 16);
+                }
+                batch::send(a.sender(), &ip, &Path::new(lo, lo), &mut tx, n > 1);
+                assert!(a.has_room());
+                let end = clock::now_ns() + 10_000_000_000;
+                while got < n && clock::now_ns() < end {
+                    b.receive(&mut rx);
+                    got += rx.packets().count() as u32;
+                }
+            }
+            let sock = seqpacket::connect(&name).unwrap();
+            let peer = seqpacket::accept(listener.as_fd()).unwrap();
+            // SAFETY: concerns this thread alone, whose end would take the request up.
+            unsafe { pthread_setcancelstate(DISABLE, std::ptr::null_mut()) };
+            (sock, peer)
+        };
+        std::thread::scope(|s| s.spawn(cancelled).join().unwrap());
+        assert!(got >= 40, "{got}");
     }
 
     #[test]
