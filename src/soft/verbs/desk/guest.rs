@@ -135,9 +135,7 @@ impl Guest {
         let qp = match found {
             Some(qp) if qp.add_handle() => qp,
             None if request.kind == Kind::Restore && node.wires.has_inherited(num.slot()) => {
-                let qp = opened::restore_for_another(node, num, domain, &request.attr)?;
-                qp.handles.fetch_add(1, Ordering::AcqRel);
-                qp
+                opened::restore_for_another(node, num, domain, &request.attr)?
             }
             _ => {
                 explain(format_args!(

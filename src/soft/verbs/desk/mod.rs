@@ -39,6 +39,8 @@ pub struct Desk {
     guests: Lock<HashMap<u64, Arc<Guest>>>,
     opened: Lock<HashMap<u64, Weak<Opened>>>,
     last_token: AtomicU64,
+    /// Held while a QP of a process that is gone is made anew for another one.
+    restoring: Lock<()>,
     /// Where events of QPs go that no handle of this process stands for.
     silence: OnceLock<Arc<AsyncQueue>>,
 }

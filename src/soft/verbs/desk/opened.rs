@@ -5,7 +5,6 @@
 //! QP goes on while anybody has it open. Messages to SRQs of the process that is gone are refused, as to any SRQ that
 //! does not exist; what was sent to others went past that process anyway (`link::wires::foreign`).
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -363,8 +362,11 @@ fn stand_in(node: &'static Node, events: Arc<AsyncQueue>, num: Qpn, domain: u64)
     qp
 }
 
-/// Makes a QP of a process that is gone anew, for another one that has it open. Its handles are those of this process.
-/// Errors as [`restore`].
+/// Makes a QP of a process that is gone anew, for another one that has it open: its is one handle. The others are those of
+/// this process, and of processes for which the same was done, perhaps by another thread just now.
+///
+/// # Errors
+/// EINVAL where the last handle of this process is just going; those of [`restore`].
 pub fn restore_for_another(
     node: &'static Node,
     num: Qpn,
@@ -376,10 +378,14 @@ pub fn restore_for_another(
         if conn.stage != Stage::Here {
             own.orphaned(&mut conn);
         }
-        return if conn.stage == Stage::Here { Ok(own.qp.clone()) } else { Err(Errno::EINVAL) };
+        let goes_on = conn.stage == Stage::Here && own.qp.add_handle();
+        return if goes_on { Ok(own.qp.clone()) } else { Err(Errno::EINVAL) };
+    }
+    let _one = node.desk.restoring.lock();
+    if let Some(qp) = node.qp(num) {
+        return if qp.xrc_domain == Some(domain) && qp.add_handle() { Ok(qp) } else { Err(Errno::EINVAL) };
     }
     let qp = stand_in(node, node.desk.silence()?, num, domain);
-    qp.handles.store(0, Ordering::Release);
     restore(&qp, attr)?;
     Ok(qp)
 }
@@ -432,6 +438,19 @@ mod tests {
     use super::*;
     use crate::soft::node;
     use crate::soft::verbs::handles::retire;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn two_processes_that_ask_at_a_time_get_the_same_qp() {
+        let node = node::node().unwrap();
+        let (num, domain, attr) = (node.wires.claim_qpn(node).unwrap(), 0x7e58, ibv_qp_attr::zeroed());
+        let restore = |domain| restore_for_another(node, num, domain, &attr);
+        let (one, two) = (restore(domain).unwrap(), restore(domain).unwrap());
+        assert!(Arc::ptr_eq(&one, &two));
+        assert_eq!(one.handles.load(Ordering::Acquire), 2);
+        assert_eq!(restore(domain + 1).unwrap_err(), Errno::EINVAL);
+        retire(node, &one);
+    }
 
     #[test]
     fn two_threads_that_open_a_qp_at_a_time_get_handles_of_one() {
