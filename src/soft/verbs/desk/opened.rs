@@ -108,6 +108,8 @@ impl Opened {
         opened.learn(&mut conn, &answer.attr);
         {
             let mut all = node.desk.opened.lock();
+            // Those whose QP goes on here for others alone.
+            all.retain(|_, other| other.strong_count() > 0);
             let mut known = all.values().filter_map(Weak::upgrade);
             if let Some(first) = known.find(|other| other.is(num, domain) && other.qp.add_handle()) {
                 return Ok((first, false));
