@@ -1,5 +1,24 @@
-/* guilty after | leak: what a checker must find: a look at an object after its end, or an object that is forgotten. */
+/*
+ * guilty after | leak | race: what a checker must find: a look at an object after its end, an object that is forgotten, or
+ * a number that two threads count up.
+ */
 #include "../common.h"
+
+static void *count_up(void *number)
+{
+    ++*(volatile int *)number;
+    return NULL;
+}
+
+static void race(void)
+{
+    static int number;
+    pthread_t other;
+
+    ZERO(pthread_create(&other, NULL, count_up, &number));
+    count_up(&number);
+    ZERO(pthread_join(other, NULL));
+}
 
 int main(int argc, char **argv)
 {
@@ -7,7 +26,9 @@ int main(int argc, char **argv)
     struct ibv_pd *pd = NEED(ibv_alloc_pd(context));
     volatile uint32_t *handle = &pd->handle;
 
-    if (argc > 1 && !strcmp(argv[1], "leak")) {
+    if (argc > 1 && !strcmp(argv[1], "race")) {
+        race();
+    } else if (argc > 1 && !strcmp(argv[1], "leak")) {
         pd = NULL;
         handle = NULL;
     } else {

@@ -1,8 +1,8 @@
 //! What a process has once, however many contexts it opens: QPs by number, memory keys, wires to other processes, timers.
 use std::collections::HashMap;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, RwLock};
 
 use super::census::Census;
 use super::device;
@@ -18,6 +18,7 @@ use super::srq::Srq;
 use super::timers::Timers;
 use super::types::{Gid, Qpn};
 use super::verbs::{Desk, DmHandles, Domains};
+use crate::sys::annotate::RwLock;
 use crate::sys::errno::Errno;
 use crate::sys::fork;
 use crate::sys::lock::Lock;

@@ -11,7 +11,7 @@
 //! A thread whose ownership was ended may find that out late, between reading `owner` and writing `inside`. So each word of
 //! `inside` is a seat of one thread's, and gets another thread only once the first was seen to take the lock by `word`. Where all
 //! seats are those of threads that do not come back, the lock has no owner any more.
-use super::{barrier, thread, uncancelled};
+use super::{annotate, barrier, thread, uncancelled};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
@@ -95,6 +95,7 @@ impl<T> Lock<T> {
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         if self.enter_as_owner() {
+            annotate::acquired(self.place());
             return Some(Guard(self));
         }
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -105,6 +106,7 @@ impl<T> Lock<T> {
             self.word.store(FREE, Ordering::Release);
             return None;
         }
+        annotate::acquired(self.place());
         self.note();
         Some(Guard(self))
     }
@@ -113,6 +115,7 @@ impl<T> Lock<T> {
     #[inline]
     pub fn lock_raw(&self) {
         if self.enter_as_owner() {
+            annotate::acquired(self.place());
             return;
         }
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -130,7 +133,14 @@ impl<T> Lock<T> {
                 self.try_disown(owner);
             }
         }
+        annotate::acquired(self.place());
         self.note();
+    }
+
+    /// Names the lock to checkers.
+    #[inline(always)]
+    fn place(&self) -> usize {
+        std::ptr::from_ref(&self.word) as usize
     }
 
     /// Ends what `lock_raw` began.
@@ -139,6 +149,7 @@ impl<T> Lock<T> {
     /// The caller holds the lock by `lock_raw`, and no reference to the value outlives this call.
     #[inline]
     pub unsafe fn unlock_raw(&self) {
+        annotate::released(self.place());
         let seat = self.inside.iter().find(|seat| seat.load(Ordering::Relaxed) == HELD);
         seat.unwrap_or(&self.word).store(FREE, Ordering::Release);
     }

@@ -1,4 +1,5 @@
 //! The only libc calls outside `kernel` and `soft::link`.
+pub mod annotate;
 pub mod barrier;
 pub mod clock;
 pub mod epoll;

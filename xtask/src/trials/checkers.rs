@@ -1,4 +1,4 @@
-//! Checkers over the library and the C programs: AddressSanitizer and valgrind's memcheck. They run cargo's tests of C programs
+//! Checkers over the library and the C programs: AddressSanitizer and valgrind's memcheck and helgrind. They run cargo's tests of C programs
 //! with another library, compiler options and a wrapper (`tests/toolchain/programs.rs`).
 use std::{
     path::{Path, PathBuf},
@@ -15,11 +15,36 @@ use crate::{
 pub const TRIALS: &[Trial] = &[
     Trial { name: "asan", limit: Duration::from_secs(900), run: asan },
     Trial { name: "memcheck", limit: Duration::from_secs(900), run: memcheck },
+    Trial { name: "helgrind", limit: Duration::from_secs(900), run: helgrind },
 ];
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// A forked child forgets what the threads of its parent held: no leak of anybody's.
 const FORKS: [&str; 4] = ["forks", "children", "device_memory", "import"];
+
+/// Programs of one process. What passes between threads by an atomic alone, as the wire to another process does, helgrind does not
+/// see: it would report each look at such a thing.
+const ALONE: [&str; 19] = [
+    "--exact",
+    "access_errors",
+    "atomics",
+    "cq_ex",
+    "events",
+    "inline_sge",
+    "lifecycle",
+    "moderation",
+    "parent_domain",
+    "posting",
+    "qp_states",
+    "queue_events",
+    "rc_loopback",
+    "regions",
+    "srq",
+    "threads",
+    "ud_grh",
+    "windows",
+    "xrc",
+];
 
 /// How the C programs run.
 struct Checker {
@@ -78,6 +103,28 @@ fn memcheck(ctx: &mut Ctx<'_>) {
     programs(ctx, &leaks, &["c_programs"], &[], &skip);
     programs(ctx, &with(""), &["c_programs"], &["device_memory", "import"], &[]);
     programs(ctx, &leaks, &["stress"], &["two_crowds"], &[]);
+}
+
+/// A build whose locks tell helgrind of themselves, under valgrind.
+fn helgrind(ctx: &mut Ctx<'_>) {
+    let folder = stage::target().join("helgrind");
+    let mut build = stage::cargo(&["build", "--release", "-p", "ibverbs"]);
+    build.env("CARGO_TARGET_DIR", &folder).env("RUSTFLAGS", "--cfg anyverbs_helgrind");
+    let built = run::run(build, Duration::from_secs(600)).and_then(|o| o.success()).map(drop);
+    if let Err(why) = apt::ensure(apt::CHECKERS).and(built) {
+        return ctx.check("valgrind, and a library for it", Err(why));
+    }
+    let checker = Checker {
+        library: folder.join("release/libibverbs.so"),
+        cflags: "-g",
+        wrap: format!(
+            "valgrind --tool=helgrind -q --error-exitcode=99 --fair-sched=yes --history-level=approx --suppressions={}",
+            stage::root().join("c-tests/helgrind.supp").display()
+        ),
+        env: vec![("C_TESTS_SECONDS", "300".into()), ("ANYVERBS_MEMBARRIER", "0".into())],
+    };
+    guilty(ctx, &checker, &[("race", "Possible data race")]);
+    programs(ctx, &checker, &["c_programs"], &ALONE, &[]);
 }
 
 /// A checker that finds nothing where something is has found nothing elsewhere either.

@@ -17,6 +17,7 @@ use crate::soft::types::{Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use crate::soft::wire::{
     Bth, Deth, Opcode, Operation, Packet, Transport, bth::BthView, bth::DEFAULT_PKEY, cnp, icrc,
 };
+use crate::sys::annotate::RwLock;
 use crate::sys::clock;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
@@ -27,7 +28,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Receive calls in a row before others get their turn.
 const ROUNDS: usize = 8;

@@ -15,7 +15,7 @@ mod send;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use inbox::Cache;
 use list::{Found, List, next_version, watch, with_list};
@@ -31,6 +31,7 @@ use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
 use crate::soft::qp::{Qp, Shown};
 use crate::soft::types::{Access, Key, Qpn};
+use crate::sys::annotate::RwLock;
 use crate::sys::clock;
 use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;

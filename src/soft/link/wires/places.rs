@@ -7,12 +7,13 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use super::{Wire, Wires};
 use crate::soft::link::shm::Peer;
 use crate::soft::node::Node;
 use crate::soft::types::Gid;
+use crate::sys::annotate::RwLock;
 use crate::sys::errno::Errno;
 use crate::sys::fork::ParentFd;
 use crate::sys::lock::Lock;
