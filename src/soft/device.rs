@@ -200,7 +200,7 @@ pub fn port_attr(gids: &GidTable) -> ibv_port_attr {
     let is_up = gids.is_up();
     a.state = if is_up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN } as _;
     a.max_mtu = Mtu::B4096.raw();
-    a.active_mtu = gids.active_mtu().raw();
+    a.active_mtu = active_mtu(gids).raw();
     a.gid_tbl_len = gids.len() as _;
     a.port_cap_flags = (IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS) as _;
     a.max_msg_sz = MAX_MESSAGE;
@@ -223,6 +223,12 @@ pub fn port_attr(gids: &GidTable) -> ibv_port_attr {
         }
     }
     a
+}
+
+/// The port's MTU: what the main interface carries. The LIDs of an InfiniBand-looking port lead to this host only, where
+/// memory carries all that a message may have.
+pub fn active_mtu(gids: &GidTable) -> Mtu {
+    if port_lid() == 0 { gids.active_mtu() } else { Mtu::B4096 }
 }
 
 /// The port's LID: 0 on Ethernet; with `ANYVERBS_LINK_LAYER=infiniband` a unicast LID that all processes of this host and

@@ -106,6 +106,7 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         explain(format_args!("{call} {what}.grh.dgid is zero: expected the peer's GID"));
         return Err(Errno::EINVAL);
     }
+    let same_host = node.is_this_host(wanted.dgid);
     Ok(Address {
         dgid: wanted.dgid,
         sgid,
@@ -114,9 +115,9 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         hop_limit: wanted.hop_limit,
         traffic_class: wanted.traffic_class,
         sl: wanted.sl,
-        same_host: node.is_this_host(wanted.dgid),
+        same_host,
         lid_only: false,
-        mtu: node.gids().active_mtu(),
+        mtu: if same_host { device::active_mtu(node.gids()) } else { node.gids().active_mtu() },
     })
 }
 
@@ -147,7 +148,7 @@ fn resolve_lid(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
         sl: wanted.sl,
         same_host: true,
         lid_only: true,
-        mtu: node.gids().active_mtu(),
+        mtu: device::active_mtu(node.gids()),
     })
 }
 
