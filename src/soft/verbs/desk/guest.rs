@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::message::{Kind, Message};
-use super::{opened, receive};
+use super::{ROUND, opened, receive};
 use crate::soft::modify::modify;
 use crate::soft::node::Node;
 use crate::soft::qp::{Handle, Qp};
@@ -16,9 +16,6 @@ use crate::sys::fork::ParentFd;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::seqpacket;
-
-/// Messages that one event of the connection handles.
-const ROUND: usize = 64;
 
 /// A connection of another process's, and the QP that it has open here.
 #[derive(Debug)]

@@ -29,6 +29,8 @@ use crate::sys::{clock, epoll, seqpacket};
 pub const FIRST_TOKEN: u64 = 1 << 48;
 /// Handles that processes may have of QPs of this one.
 const GUESTS: usize = 4096;
+/// Messages that one event of a connection handles.
+const ROUND: usize = 64;
 /// How long a request waits for its answer.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
@@ -126,7 +128,7 @@ impl Desk {
     ///
     /// # Errors
     /// EINVAL: there is none of this handle, or the process is not there. EPERM: it is another user's. ETIMEDOUT: it does
-    /// not answer. EMFILE.
+    /// not answer. EPROTO: it says something else. EMFILE.
     pub fn fetch_dm(&self, nonce: u64, handle: u32) -> Result<(OwnedFd, u64), Errno> {
         let sock = connect(&name_of_process(nonce))?;
         let request = Message { number: handle, ..Message::new(Kind::ImportDm) };
@@ -141,7 +143,7 @@ impl Desk {
                         (e, _) => Err(Errno(e)),
                     };
                 }
-                Ok(_) => {}
+                Ok(_) => return Err(Errno::EPROTO),
                 Err(Errno::EAGAIN) => wait(&sock, end)?,
                 Err(e) => return Err(e),
             }
@@ -233,5 +235,34 @@ mod tests {
         }
         assert_eq!(ask(&sock, Message::new(Kind::Close)).unwrap().result, 0);
         assert_eq!(connect(&name_of_process(1)).unwrap_err(), Errno::EINVAL);
+    }
+
+    #[test]
+    fn a_process_that_talks_without_answering_keeps_nobody() {
+        let (node, nonce) = (node::node().unwrap(), crate::sys::random::u64());
+        let process = seqpacket::listen(&name_of_process(nonce)).unwrap();
+        // A slot that nobody attends.
+        let free = (1..0xfff).map(|i| (nonce as u16).wrapping_add(i) & 0xfff);
+        let (slot, maker) =
+            free.filter_map(|n| Some((n, seqpacket::listen(&name_of_slot(n)).ok()?))).next().unwrap();
+        let (num, listeners) = (Qpn::new(slot, 1), [process, maker]);
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let mut socks = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    socks.extend(listeners.iter().filter_map(|l| seqpacket::accept(l.as_fd()).ok()));
+                    for sock in &socks {
+                        let _ = seqpacket::send(sock.as_fd(), &Message::new(Kind::Event).encode(), &[]);
+                    }
+                }
+            });
+            let fetched = node.desk.fetch_dm(nonce, 1);
+            let events = Arc::new(AsyncQueue::new().unwrap());
+            let opened = Opened::open_until(node, events, num, 0x7e59, clock::now_ns() + 50_000_000);
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(fetched.unwrap_err(), Errno::EPROTO);
+            assert_eq!(opened.unwrap_err(), Errno(libc::ETIMEDOUT));
+        });
     }
 }

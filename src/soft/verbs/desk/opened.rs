@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::message::{Kind, Message};
-use super::{PATIENCE_NS, connect, name_of_slot, receive, wait};
+use super::{PATIENCE_NS, ROUND, connect, name_of_slot, receive, wait};
 use crate::abi::*;
 use crate::soft::channel::AsyncQueue;
 use crate::soft::modify::{Wanted, modify};
@@ -89,6 +89,17 @@ impl Opened {
         num: Qpn,
         domain: u64,
     ) -> Result<(Arc<Self>, bool), Errno> {
+        Self::open_until(node, events, num, domain, clock::now_ns() + PATIENCE_NS)
+    }
+
+    /// `open` that waits until `end` for the answer.
+    pub(super) fn open_until(
+        node: &'static Node,
+        events: Arc<AsyncQueue>,
+        num: Qpn,
+        domain: u64,
+        end: u64,
+    ) -> Result<(Arc<Self>, bool), Errno> {
         node.wires.start(node);
         let sock = connect(&name_of_slot(num.slot()))?;
         let qp = stand_in(node, events, num, domain);
@@ -99,7 +110,7 @@ impl Opened {
             Arc::new_cyclic(|me| Self { node, qp, token, domain, conn: Lock::new(conn), me: me.clone() });
         let request = Message { number: num.0, value: domain, ..Message::new(Kind::Open) };
         let mut conn = opened.conn.lock();
-        let answer = opened.ask_over(&mut conn, request, clock::now_ns() + PATIENCE_NS)?;
+        let answer = opened.ask_over(&mut conn, request, end)?;
         // A process that is gone before it answered had no such QP that anybody shares.
         let answer = answer.ok_or(Errno::EINVAL)?;
         if answer.result != 0 {
@@ -199,7 +210,12 @@ impl Opened {
         let answer = loop {
             match receive(&sock) {
                 Ok((m, _)) if m.kind == Kind::Answer && m.id == request.id => break Ok(Some(m)),
-                Ok((m, _)) => self.note(conn, &m),
+                Ok((m, _)) => {
+                    self.note(conn, &m);
+                    if clock::now_ns() > end {
+                        break Err(Errno(libc::ETIMEDOUT));
+                    }
+                }
                 // It does not take requests as fast as they come.
                 Err(Errno::EAGAIN) if sent == Err(Errno::EAGAIN) => {
                     if clock::now_ns() > end {
@@ -225,7 +241,7 @@ impl Opened {
     pub fn hear(&self) {
         // Who holds it reads it.
         let Some(mut conn) = self.conn.try_lock() else { return };
-        loop {
+        for _ in 0..ROUND {
             let Some(sock) = &conn.sock else { return };
             match receive(sock) {
                 Ok((m, _)) if conn.stage == Stage::Looking && m.kind == Kind::Answer => {
