@@ -130,7 +130,7 @@ impl<T> Lock<T> {
             let is_out = self.try_disown(owner);
             if !is_out {
                 // The word keeps the owner from coming in again.
-                wait_for(|| self.inside[owner % SEATS].load(Ordering::Acquire) == FREE);
+                wait_for(|| self.inside[owner & (SEATS - 1)].load(Ordering::Acquire) == FREE);
                 self.try_disown(owner);
             }
         }
@@ -230,7 +230,7 @@ impl<T> Lock<T> {
         if is_other && !barrier::everywhere() {
             uncancelled::nap(LATEST_STORE);
         }
-        let seat = &self.inside[owner % SEATS];
+        let seat = &self.inside[owner & (SEATS - 1)];
         // It is about to see that `word` is held: of two threads that only try, one gets the lock.
         (0..YIELDS_END).take_while(|_| seat.load(Ordering::Acquire) == AT_DOOR).for_each(pause);
         if seat.load(Ordering::Acquire) != FREE {
