@@ -356,6 +356,56 @@ TEST(blocking_ping_pong_of_100000_rounds_between_processes_never_hangs)
     ends_well(other);
 }
 
+/* How many sends are not complete when the next answer is sent; each side replies as soon as it is woken. */
+static void reply(struct ear *e, int first)
+{
+    int received = 0, completed = 0;
+
+    for (int sent = 0; sent < round_count; sent++) {
+        while (received < sent + !first) {
+            if (wait_for(e).opcode & IBV_WC_RECV) {
+                received++;
+                ZERO(recv_one(&e->s, (unsigned)received, 0, 64));
+            } else {
+                completed++;
+            }
+        }
+        EXPECT(sent - completed <= 8);
+        ZERO(send_one(&e->s, (unsigned)sent, 0, 8, IBV_SEND_SIGNALED));
+    }
+}
+
+static void replier(int fd)
+{
+    struct ear e;
+
+    make_ear(&e, open_device(), NULL);
+    ZERO(to_init(e.s.qp));
+    for (unsigned i = 0; i < 4; i++)
+        ZERO(recv_one(&e.s, i, 0, 64));
+    join_over(fd, &e.s);
+    reply(&e, 0);
+    together(fd);
+}
+
+TEST(acknowledgements_keep_up_with_a_blocking_ping_pong_between_processes)
+{
+    struct ear e;
+    pid_t other;
+    int fd;
+
+    round_count = 20000;
+    other = with_other(replier, &fd);
+    make_ear(&e, open_device(), NULL);
+    ZERO(to_init(e.s.qp));
+    for (unsigned i = 0; i < 4; i++)
+        ZERO(recv_one(&e.s, i, 0, 64));
+    join_over(fd, &e.s);
+    reply(&e, 1);
+    together(fd);
+    ends_well(other);
+}
+
 static void *bounce_back(void *arg)
 {
     bounce(arg, 0);

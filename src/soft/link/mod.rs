@@ -54,6 +54,7 @@ pub fn pump(qp: &Qp, sq: &mut Requester) {
     // Taken out meanwhile: nothing below changes it but what `absent` finds.
     match std::mem::replace(&mut sq.path, Path::None) {
         Path::Shm(wire, to) => {
+            let wire = wire.better(sq).unwrap_or(wire);
             wires::pump(qp, sq, &wire, to);
             sq.path = Path::Shm(wire, to);
         }

@@ -148,6 +148,11 @@ impl Peer {
         self.same_user
     }
 
+    /// Whether we have made the connection.
+    pub fn is_connector(&self) -> bool {
+        self.slot.is_some()
+    }
+
     /// What it shows of itself, once it is up.
     #[inline]
     pub fn remote(&self) -> Option<&Remote> {

@@ -11,6 +11,7 @@ mod numbers;
 mod places;
 mod receive;
 mod send;
+mod twins;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
@@ -68,6 +69,8 @@ pub struct Wire {
     strays: Lock<VecDeque<Header>>,
     is_blocked: AtomicBool,
     is_lost: AtomicBool,
+    /// Another connection to the same process, which serves instead.
+    better: OnceLock<Arc<Wire>>,
     /// How many times heirs of the peer were looked for.
     heirs_sought: AtomicU32,
 }
@@ -173,6 +176,7 @@ impl Wires {
             strays: Lock::default(),
             is_blocked: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
+            better: OnceLock::new(),
             heirs_sought: AtomicU32::new(0),
         });
         {
@@ -292,6 +296,7 @@ impl Wires {
             return wire.lost(node);
         };
         if heard.came_up {
+            self.settle_twins(wire);
             // Direct access needs to know whose QP ours is connected to.
             for qp in node.all_qps() {
                 self.publish_qp(&qp);

@@ -74,6 +74,10 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>, 
                 any = true;
                 take(node, wire, cache, &entry);
                 rx.release();
+                // An event may have woken a thread that replies: the acknowledgement goes first, however long the round is.
+                if let Some(owed) = cache.owed.take_if(|_| node.wires.own().is_asleep()) {
+                    send::acknowledge(wire, owed);
+                }
             }
             Ok(None) => break,
             Err(_) => {
