@@ -93,12 +93,18 @@ impl<T> Lock<T> {
     }
 
     /// Takes the lock if nobody holds it.
-    #[inline]
+    #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         if self.enter_as_owner() {
             annotate::acquired(self.place());
             return Some(Guard(self));
         }
+        self.try_lock_by_word()
+    }
+
+    /// `try_lock` of a thread that is not the owner.
+    #[inline(never)]
+    fn try_lock_by_word(&self) -> Option<Guard<'_, T>> {
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return None;
         }
@@ -113,12 +119,18 @@ impl<T> Lock<T> {
     }
 
     /// Waits for the lock and leaves it held when this returns.
-    #[inline]
+    #[inline(always)]
     pub fn lock_raw(&self) {
         if self.enter_as_owner() {
             annotate::acquired(self.place());
             return;
         }
+        self.lock_by_word();
+    }
+
+    /// `lock_raw` of a thread that is not the owner.
+    #[inline(never)]
+    fn lock_by_word(&self) {
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             wait_for(|| {
                 self.word.load(Ordering::Relaxed) == FREE
@@ -167,20 +179,20 @@ impl<T> Lock<T> {
     }
 
     /// Takes the lock if it is this thread's own and nobody else is at it.
-    #[inline]
+    #[inline(always)]
     fn enter_as_owner(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
         self.seat(owner).is_some_and(|seat| self.go_in(owner, seat))
     }
 
     /// The seat of the calling thread if that is `owner`.
-    #[inline]
+    #[inline(always)]
     fn seat(&self, owner: usize) -> Option<&AtomicU32> {
         self.inside.get(owner ^ thread::id())
     }
 
     /// Takes the lock if `owner`, whose seat this is, is it still, and nobody else is at it.
-    #[inline]
+    #[inline(always)]
     fn go_in(&self, owner: usize, seat: &AtomicU32) -> bool {
         // Another thread may have ended what this one began.
         if seat.load(Ordering::Acquire) != FREE {
