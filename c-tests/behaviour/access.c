@@ -526,3 +526,31 @@ TEST(a_pd_that_is_in_use_is_not_deallocated)
         drop_route(&r);
     }
 }
+
+TEST(a_message_that_fails_at_its_sender_establishes_no_connection)
+{
+    for (enum kind kind = 0; kind < KINDS; kind++) {
+        struct route r;
+        struct ibv_sge sge;
+        struct ibv_send_wr wr, *bad;
+
+        if (type_of(kind) == IBV_QPT_UD)
+            continue;
+        make_route_in_reset(&r, kind);
+        ZERO(to_init(r.in));
+        ZERO(to_init(r.out));
+        ZERO(to_rtr(r.in, r.out->qp_num, 10, &r.gid));
+        ZERO(to_rtr(r.out, r.in->qp_num, 20, &r.gid));
+        ZERO(to_rts(r.out, 10));
+        ZERO(route_recv(&r, 1, 64));
+        sge = route_sge(&r, 0, 8);
+        sge.lkey ^= 0x5a5a00;
+        wr = route_wr(&r, 2, &sge);
+        ZERO(ibv_post_send(r.out, &wr, &bad));
+        NEXT(r.send_cq, 2, IBV_WC_LOC_PROT_ERR);
+        EXPECT(quiet(r.recv_cq));
+        EXPECT(no_event(r.context), "%s", kind_names[kind]);
+        ZERO(to_rts(r.in, 20));
+        drop_route(&r);
+    }
+}

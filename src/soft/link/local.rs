@@ -114,10 +114,8 @@ fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {
             sq.scatter(qp, at, 0, Run::of(&before.to_ne_bytes()))?;
         }
         _ => {
-            if rq.srq().is_some() || peer.kind == QpType::XrcRecv {
-                // A receive of an SRQ must not be taken for a message that fails here.
-                sq.gather_nothing(qp, at)?;
-            }
+            // The peer must not see anything of a message that fails here: no receive taken, no connection established.
+            sq.gather_nothing(qp, at)?;
             rq.begin(peer, request)?;
             sq.pieces::<Trouble>(qp, at, 0, wqe.length, |run| Ok(rq.place(peer, run)?))
                 .inspect_err(|_| rq.abandon())?;
