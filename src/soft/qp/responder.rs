@@ -1,5 +1,6 @@
 //! The receive half of a QP: what an arriving request may do, where its bytes go, how it completes.
 mod effects;
+mod receives;
 
 use std::sync::Arc;
 
@@ -499,119 +500,6 @@ impl Responder {
                 Err(Nak::InvalidRequest)
             }
         }
-    }
-
-    /// Takes a receive request for a message that begins; without one the message has not begun.
-    fn take(&mut self, qp: &Qp) -> Result<(), Nak> {
-        let taken = self.take_open(qp);
-        if taken.is_err() {
-            self.current = None;
-        }
-        taken
-    }
-
-    fn take_open(&mut self, qp: &Qp) -> Result<(), Nak> {
-        let Some(current) = &self.current else { return Err(Nak::InvalidRequest) };
-        if self.parked && self.parked_srq.as_ref().map(Arc::as_ptr) != current.srq.as_ref().map(Arc::as_ptr) {
-            self.flush_parked(qp);
-        }
-        self.parked_srq = None;
-        let Some(current) = &mut self.current else { return Err(Nak::InvalidRequest) };
-        let got = if std::mem::take(&mut self.parked) {
-            true
-        } else if qp.kind == QpType::XrcRecv {
-            current.srq.as_ref().is_some_and(|srq| srq.take(&mut self.taken))
-        } else if let Some(srq) = &self.srq {
-            srq.take(&mut self.taken)
-        } else {
-            self.queue.as_mut().is_some_and(|q| q.take(&mut self.taken))
-        };
-        current.has_taken = got;
-        if got { Ok(()) } else { Err(Nak::Rnr) }
-    }
-
-    fn complete(&mut self, qp: &Qp, cqe: Cqe, solicited: bool) -> Result<(), Nak> {
-        let pushed = self.push(cqe, solicited);
-        self.current = None;
-        if pushed {
-            return Ok(());
-        }
-        qp.fail_from_responder(self, Some(EventType::QpFatal));
-        Err(Nak::RemoteOp)
-    }
-
-    /// The completion goes to the SRQ's own CQ with XRC, else to the QP's.
-    fn push(&mut self, cqe: Cqe, solicited: bool) -> bool {
-        let srq = self.current.as_ref().and_then(|c| c.srq.as_ref());
-        self.push_for(srq, cqe, solicited)
-    }
-
-    fn push_for(&self, srq: Option<&Arc<Srq>>, cqe: Cqe, solicited: bool) -> bool {
-        if self.counters.is_some() {
-            self.count_receive(cqe.status, cqe.byte_len);
-        }
-        let xrc = srq.and_then(|s| s.xrc.as_ref());
-        match xrc.map(|x| &x.cq).or(self.cq.as_ref()) {
-            Some(cq) => cq.push(cqe, solicited).is_ok(),
-            None => true,
-        }
-    }
-
-    /// The receive request of an abandoned message, which no other message can use.
-    fn flush_parked(&mut self, qp: &Qp) {
-        let srq = self.parked_srq.take();
-        if std::mem::take(&mut self.parked) {
-            let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, WcStatus::WrFlushErr);
-            self.push_for(srq.as_ref(), cqe, true);
-        }
-    }
-
-    /// Refuses a request whose receive, if it took one, completes with `status`.
-    #[cold]
-    fn refuse_any<T>(&mut self, qp: &Qp, status: WcStatus, nak: Nak) -> Result<T, Nak> {
-        match &self.current {
-            Some(current) if current.has_taken => {
-                let (access, pd) = (self.access, self.pd_of_current(qp));
-                let why = reason::Remote { qp, pd, access, request: &current.request, nak };
-                self.explain_taken(qp, status, &why);
-                self.refuse_taken(qp, status, nak)
-            }
-            _ => self.refuse(qp, nak),
-        }
-    }
-
-    /// Refuses a request that has taken a receive request.
-    #[cold]
-    fn refuse_taken<T>(&mut self, qp: &Qp, status: WcStatus, nak: Nak) -> Result<T, Nak> {
-        if let Some(current) = &self.current {
-            self.count_remote(current.request.op, status, 0);
-        }
-        let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, status);
-        self.push(cqe, true);
-        if let Some(current) = &mut self.current {
-            current.has_taken = false;
-        }
-        self.current = None;
-        // Of every type of QP (IBA 10.3.1). The completion tells of it: events are for errors that none tells (IBA 11.6.3.2).
-        qp.fail_from_responder(self, None);
-        Err(nak)
-    }
-
-    /// Refuses a request; a reliable QP goes to ERR, an unreliable one drops the message.
-    #[cold]
-    fn refuse<T>(&mut self, qp: &Qp, nak: Nak) -> Result<T, Nak> {
-        if let Some(current) = &self.current {
-            let (access, pd) = (self.access, self.pd_of_current(qp));
-            let reason = reason::Remote { qp, pd, access, request: &current.request, nak };
-            explain(format_args!("{reason}"));
-            self.count_remote(current.request.op, nak.status(), 0);
-        }
-        self.current = None;
-        if qp.is_reliable() {
-            let event = if nak == Nak::RemoteAccess { EventType::QpAccessErr } else { EventType::QpReqErr };
-            qp.fail_from_responder(self, Some(event));
-        }
-        Err(nak)
     }
 }
 
