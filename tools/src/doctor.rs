@@ -1,6 +1,7 @@
 //! `anyverbs doctor`: what this machine offers the embedded device, one line each, and what to do where something is missing.
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write},
     net::SocketAddr,
     process::{Command, ExitCode, Stdio},
 };
@@ -26,7 +27,8 @@ pub fn doctor() -> ExitCode {
             Verdict::Bad => "BAD ",
         };
         usable &= !matches!(verdict, Verdict::Bad);
-        println!("{mark} {topic}: {text}");
+        // Whoever reads may have seen enough.
+        let _ = writeln!(io::stdout(), "{mark} {topic}: {text}");
     };
     say("libraries", library());
     for (topic, line) in devices() {
