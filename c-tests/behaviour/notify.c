@@ -325,37 +325,6 @@ static void bounce(struct ear *e, int first)
     }
 }
 
-static void bouncer(int fd)
-{
-    struct ear e;
-
-    make_ear(&e, open_device(), NULL);
-    ZERO(to_init(e.s.qp));
-    for (unsigned i = 0; i < 4; i++)
-        ZERO(recv_one(&e.s, i, 0, 64));
-    join_over(fd, &e.s);
-    bounce(&e, 0);
-    together(fd);
-}
-
-TEST(blocking_ping_pong_of_100000_rounds_between_processes_never_hangs)
-{
-    struct ear e;
-    pid_t other;
-    int fd;
-
-    round_count = 100000;
-    other = with_other(bouncer, &fd);
-    make_ear(&e, open_device(), NULL);
-    ZERO(to_init(e.s.qp));
-    for (unsigned i = 0; i < 4; i++)
-        ZERO(recv_one(&e.s, i, 0, 64));
-    join_over(fd, &e.s);
-    bounce(&e, 1);
-    together(fd);
-    ends_well(other);
-}
-
 /* How many sends are not complete when the next answer is sent; each side replies as soon as it is woken. */
 static void reply(struct ear *e, int first)
 {
@@ -375,35 +344,51 @@ static void reply(struct ear *e, int first)
     }
 }
 
-static void replier(int fd)
+/* What both ends of a pair of processes do. */
+static void (*talk)(struct ear *e, int first);
+
+static void make_talker(struct ear *e)
+{
+    make_ear(e, open_device(), NULL);
+    ZERO(to_init(e->s.qp));
+    for (unsigned i = 0; i < 4; i++)
+        ZERO(recv_one(&e->s, i, 0, 64));
+}
+
+static void partner(int fd)
 {
     struct ear e;
 
-    make_ear(&e, open_device(), NULL);
-    ZERO(to_init(e.s.qp));
-    for (unsigned i = 0; i < 4; i++)
-        ZERO(recv_one(&e.s, i, 0, 64));
+    make_talker(&e);
     join_over(fd, &e.s);
-    reply(&e, 0);
+    talk(&e, 0);
     together(fd);
 }
 
-TEST(acknowledgements_keep_up_with_a_blocking_ping_pong_between_processes)
+static void between_processes(void (*what)(struct ear *e, int first), int rounds)
 {
     struct ear e;
     pid_t other;
     int fd;
 
-    round_count = 20000;
-    other = with_other(replier, &fd);
-    make_ear(&e, open_device(), NULL);
-    ZERO(to_init(e.s.qp));
-    for (unsigned i = 0; i < 4; i++)
-        ZERO(recv_one(&e.s, i, 0, 64));
+    talk = what;
+    round_count = rounds;
+    other = with_other(partner, &fd);
+    make_talker(&e);
     join_over(fd, &e.s);
-    reply(&e, 1);
+    talk(&e, 1);
     together(fd);
     ends_well(other);
+}
+
+TEST(blocking_ping_pong_of_100000_rounds_between_processes_never_hangs)
+{
+    between_processes(bounce, 100000);
+}
+
+TEST(acknowledgements_keep_up_with_a_blocking_ping_pong_between_processes)
+{
+    between_processes(reply, 20000);
 }
 
 static void *bounce_back(void *arg)
