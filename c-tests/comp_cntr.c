@@ -39,7 +39,8 @@ static void rules(struct ibv_context *context)
 {
     struct ibv_comp_cntr_init_attr attr = {.type = 7};
     struct ibv_comp_cntr_caps caps;
-    struct ibv_comp_cntr *one, *two;
+    struct ibv_comp_cntr *one, *two, *foreign;
+    struct ibv_context *other;
     struct side s, u;
     uint64_t value;
 
@@ -58,6 +59,11 @@ static void rules(struct ibv_context *context)
     printf("nothing: %s", rc_name(attach(s.qp, one, 0)));
     printf(", unknown: %s", rc_name(attach(s.qp, one, 1 << 6)));
     printf(", RDMA of a UD QP: %s\n", rc_name(attach(u.qp, one, IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE)));
+    other = NEED(ibv_open_device(context->device));
+    foreign = make(other, IBV_COMP_CNTR_TYPE_WRS);
+    printf("of another context: %s\n", rc_name(attach(s.qp, foreign, IBV_QP_ATTACH_COMP_CNTR_OP_SEND)));
+    ZERO(ibv_destroy_comp_cntr(foreign));
+    ZERO(ibv_close_device(other));
     ZERO(attach(s.qp, one, IBV_QP_ATTACH_COMP_CNTR_OP_SEND | IBV_QP_ATTACH_COMP_CNTR_OP_RECV));
     printf("taken: %s", rc_name(attach(s.qp, two, IBV_QP_ATTACH_COMP_CNTR_OP_RECV | IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ)));
     printf(", the rest: %s", rc_name(attach(s.qp, two, IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ)));

@@ -83,7 +83,12 @@ pub struct WantedAddress {
 /// # Errors
 /// EINVAL for an address without GRH on an Ethernet port, a LID that is not this host's on an InfiniBand one, a wrong port
 /// or a GID index beyond the table; ENODATA for an empty GID slot, as on a kernel device.
-pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> Result<Address, Errno> {
+pub fn resolve(
+    node: &Node,
+    wanted: &WantedAddress,
+    call: std::fmt::Arguments<'_>,
+    what: &str,
+) -> Result<Address, Errno> {
     if wanted.port != 1 {
         explain(format_args!("{call} {what}.port_num={}: expected 1, the only port", wanted.port));
         return Err(Errno::EINVAL);
@@ -122,7 +127,12 @@ pub fn resolve(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> R
 }
 
 /// An address without GRH: only an InfiniBand port has a LID, and only its own leads anywhere.
-fn resolve_lid(node: &Node, wanted: &WantedAddress, call: &str, what: &str) -> Result<Address, Errno> {
+fn resolve_lid(
+    node: &Node,
+    wanted: &WantedAddress,
+    call: std::fmt::Arguments<'_>,
+    what: &str,
+) -> Result<Address, Errno> {
     let own = device::port_lid();
     if own == 0 {
         explain(format_args!(
@@ -179,8 +189,9 @@ pub fn modify(qp: &Qp, wanted: &Wanted, mask: u32) -> Result<(), Errno> {
     let mut next = if to == QpState::Reset { Attributes::default() } else { *held };
     apply(&mut next, wanted, mask, &refuse)?;
     if mask.contains(Mask::AV) {
-        let what = "ah_attr";
-        next.address = Some(resolve(qp.node, &wanted.av, "ibv_modify_qp", what)?);
+        let (from, to) = (name(Some(from)), name(Some(to)));
+        let call = format_args!("ibv_modify_qp qp={:?} {from}->{to}:", qp.num);
+        next.address = Some(resolve(qp.node, &wanted.av, call, "ah_attr")?);
     }
     let mut path = Path::None;
     if to == QpState::Rtr && from == QpState::Init && qp.kind != QpType::Ud {

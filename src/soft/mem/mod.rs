@@ -44,7 +44,7 @@ impl fmt::Display for Denied {
             Denied::Key => "no memory region has this key",
             Denied::Domain => "the memory region belongs to another protection domain",
             Denied::Qp => "the memory window is bound to another queue pair",
-            Denied::Access => "the memory region lacks the access flag",
+            Denied::Access => "the memory region lacks an access flag",
             Denied::Range => "the range does not lie in the memory region",
         })
     }

@@ -71,12 +71,29 @@ impl fmt::Display for Failed<'_> {
                 )
             }
             WcStatus::RemAccessErr => {
-                write!(f, "qp {peer:?} does not allow {length} bytes at 0x{addr:x} by rkey {rkey:?}")
+                let need = Flags(needed(op));
+                write!(
+                    f,
+                    "qp {peer:?} does not allow {length} bytes at 0x{addr:x} by rkey {rkey:?}: it has no such key in the QP's PD, or what the key covers is less or lacks {need:?}"
+                )
             }
-            WcStatus::RemInvReqErr if wqe.remote_addr != 0 => {
-                write!(f, "qp {peer:?} has no use for {length} bytes at 0x{addr:x} by rkey {rkey:?}")
+            WcStatus::RemInvReqErr => {
+                write!(f, "qp {peer:?} refuses {length} bytes")?;
+                let need = needed(op);
+                if need.is_empty() {
+                    return f.write_str(": the receive that it had posted is shorter");
+                }
+                write!(f, " at 0x{addr:x}: its qp_access_flags lack {:?}", Flags(need))?;
+                match op {
+                    WrOpcode::CmpSwap | WrOpcode::FetchAdd | WrOpcode::AtomicWrite => {
+                        f.write_str(", or the address is not a multiple of 8")
+                    }
+                    WrOpcode::Read => {
+                        f.write_str(", or our max_rd_atomic is more than its max_dest_rd_atomic")
+                    }
+                    _ => Ok(()),
+                }
             }
-            WcStatus::RemInvReqErr => write!(f, "qp {peer:?} has no use for a message of {length} bytes"),
             WcStatus::RemOpErr => {
                 write!(f, "qp {peer:?} could not take {length} bytes: its own receive or memory is bad")
             }
@@ -168,7 +185,8 @@ impl fmt::Display for Local<'_> {
         for (i, sge) in self.sges.iter().enumerate() {
             let Err(denied) = self.qp.node.mem.local(self.pd, sge, self.write) else { continue };
             let (addr, len, lkey) = (sge.addr, sge.length, sge.lkey);
-            write!(f, "sg_list[{i}] lkey {lkey:?}: {denied} (asked for 0x{addr:x}+{len})")?;
+            let need = if self.write { "LOCAL_WRITE at " } else { "" };
+            write!(f, "sg_list[{i}] lkey {lkey:?}: {denied} (asked for {need}0x{addr:x}+{len})")?;
             return region(f, self.qp, lkey);
         }
         write!(f, "SGEs {:?}", self.sges)

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *m
             Ok(ticket) => ticket,
             Err(e) => return null(e),
         };
-        match resolve(node, &wanted(&*attr), "ibv_create_ah", "attr") {
+        match resolve(node, &wanted(&*attr), format_args!("ibv_create_ah"), "attr") {
             Ok(address) => {
                 let mut whole = ibv_ah::zeroed();
                 whole.context = (*c).context;

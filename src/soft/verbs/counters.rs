@@ -75,6 +75,10 @@ pub unsafe extern "C" fn qp_attach_comp_cntr(
         if inherited((*qp).context) || inherited((*c).context) {
             return libc::EIO;
         }
+        if (*qp).context != (*c).context {
+            explain(format_args!("ibv_qp_attach_comp_cntr: the counter belongs to another context than the QP"));
+            return libc::EINVAL;
+        }
         if (*attr).comp_mask != 0 {
             explain(format_args!("ibv_qp_attach_comp_cntr comp_mask=0x{:x}: expected 0", (*attr).comp_mask));
             return libc::EINVAL;
