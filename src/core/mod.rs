@@ -4,6 +4,7 @@
 pub mod context;
 pub mod convention;
 pub mod device;
+pub mod extension;
 pub mod gid;
 pub mod l2;
 pub mod query;

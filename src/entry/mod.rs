@@ -8,6 +8,7 @@ mod counter;
 mod cq;
 mod device;
 mod event;
+mod extension;
 mod fork;
 mod marshall;
 mod mr;

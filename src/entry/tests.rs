@@ -219,6 +219,7 @@ static LIBRARY: LibraryOps = {
             (1, 1) => Ok(0xffff),
             _ => Err(Errno::EINVAL),
         },
+        extension: None,
     }
 };
 

@@ -19,6 +19,7 @@ pub static LIBRARY: LibraryOps = LibraryOps {
     query_gid,
     gid_table,
     query_pkey,
+    extension: None,
 };
 
 unsafe fn create_comp_channel(ctx: *mut ibv_context) -> Result<*mut ibv_comp_channel, Errno> {

@@ -14,7 +14,8 @@ pub mod registration;
 pub mod table;
 
 use crate::abi::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, verbs_context, verbs_device,
+    anyverbs_path, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, ibv_qp, verbs_context,
+    verbs_device,
 };
 use crate::sys::errno::Errno;
 use std::ffi::c_void;
@@ -165,4 +166,12 @@ pub struct LibraryOps {
     pub gid_table: unsafe fn(*mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno>,
     /// Entry `index` of a port's P_Key table, in host byte order; EINVAL where there is none.
     pub query_pkey: unsafe fn(*mut ibv_context, u8, u32) -> Result<u16, Errno>,
+    /// What `anyverbs.h` offers; devices that are not ours have none of it.
+    pub extension: Option<&'static Extension>,
+}
+
+/// The calls of `anyverbs.h` that a device serves. All are called with live objects of a context that has them.
+pub struct Extension {
+    /// How a QP reaches its peer.
+    pub qp_path: unsafe fn(*mut ibv_qp) -> Result<anyverbs_path, Errno>,
 }

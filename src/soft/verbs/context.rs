@@ -78,6 +78,7 @@ static LIBRARY: LibraryOps = LibraryOps {
     query_gid,
     gid_table,
     query_pkey,
+    extension: Some(&super::extension::EXTENSION),
 };
 
 unsafe fn create_comp_channel(c: *mut ibv_context) -> Result<*mut ibv_comp_channel, Errno> {

@@ -7,6 +7,7 @@ mod counters;
 pub mod desk;
 mod domains;
 mod extended;
+mod extension;
 mod handles;
 mod import;
 mod memory;
