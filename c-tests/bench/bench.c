@@ -1,8 +1,7 @@
 /* bench PORT REPETITIONS [MILLISECONDS]: the floors and RC SEND, WRITE and READ between two processes, each on a core of its own.
  * Everything is measured once a repetition, floors and verbs interleaved, since floors drift. Prints `NAME VALUE` lines:
  * names ending in _ns are nanoseconds an operation (send8 and hop: one way), names ending in _gbs are gigabytes a second. */
-#include "../trials/pair.h"
-#include <sched.h>
+#include "bench.h"
 #include <stdatomic.h>
 #include <sys/uio.h>
 
@@ -17,55 +16,6 @@ struct shared {
 static struct shared *sh;
 static struct pair p;
 static pid_t peer_pid;
-static uint64_t budget_ns = 150000000;
-
-static void pin(int n)
-{
-	cpu_set_t all, one;
-	CHECK(!sched_getaffinity(0, sizeof all, &all));
-	CPU_ZERO(&one);
-	int seen = 0, last = 0;
-	for (int c = 0; c < CPU_SETSIZE; c++)
-		if (CPU_ISSET(c, &all)) {
-			last = c;
-			if (seen++ == n)
-				break;
-		}
-	CPU_SET(last, &one);
-	CHECK(!sched_setaffinity(0, sizeof one, &one));
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-enum { CHUNKS = 100000 };
-static double chunk_ns[CHUNKS];
-
-/* Runs `body` in chunks until the budget is used; gives the median chunk's nanoseconds a round. A chunk in which somebody
- * else had the core then counts as one chunk, however long it took. */
-#define TIMED(chunk, body)                                                                                                     \
-	({                                                                                                                     \
-		int chunks_ = 0;                                                                                               \
-		uint64_t begin_ = now_ns(), at_ = begin_, then_;                                                               \
-		do {                                                                                                           \
-			for (int i_ = 0; i_ < (chunk); i_++) {                                                                 \
-				body;                                                                                          \
-			}                                                                                                      \
-			then_ = now_ns();                                                                                      \
-			chunk_ns[chunks_++] = (double)(then_ - at_) / (chunk);                                                 \
-			at_ = then_;                                                                                           \
-		} while (at_ - begin_ < budget_ns && chunks_ < CHUNKS);                                                        \
-		qsort(chunk_ns, chunks_, sizeof *chunk_ns, by_value);                                                          \
-		chunk_ns[chunks_ / 2];                                                                                         \
-	})
-
-static void say(const char *name, double value)
-{
-	printf("%s %.4f\n", name, value);
-}
 
 static void hop(int driver)
 {

@@ -14,20 +14,8 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(60);
 	pair_create(&p, (size_t)3 * DEPTH * SIZE, 2 * DEPTH);
-	if (events) {
-		/* The same pair, its CQ on a channel. */
-		CHECK(!ibv_destroy_qp(p.qp) && !ibv_destroy_cq(p.cq));
-		CHECK(p.channel = ibv_create_comp_channel(p.ctx));
-		CHECK(p.cq = ibv_create_cq(p.ctx, 8 * DEPTH, NULL, p.channel, 0));
-		struct ibv_qp_init_attr init = {
-			.send_cq = p.cq, .recv_cq = p.cq, .qp_type = IBV_QPT_RC,
-			.cap = {.max_send_wr = 2 * DEPTH, .max_recv_wr = 2 * DEPTH, .max_send_sge = 1, .max_recv_sge = 1},
-		};
-		CHECK(p.qp = ibv_create_qp(p.pd, &init));
-		qp_init(p.qp);
-		p.me.qpn = p.qp->qp_num;
-		CHECK(!ibv_req_notify_cq(p.cq, 0));
-	}
+	if (events)
+		pair_add_channel(&p, 2 * DEPTH);
 	for (int i = 0; i < DEPTH; i++)
 		post_recv(&p, (size_t)i * SIZE, SIZE, i);
 	pair_connect(&p, server, argv[2], atoi(argv[3]));

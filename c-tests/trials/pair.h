@@ -113,12 +113,14 @@ static inline void qp_init(struct ibv_qp *qp)
 	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 }
 
-static inline void qp_rts(struct ibv_qp *qp, const struct about *me, const struct about *peer)
+/* By the GID at an index of our own table, with packets of this path MTU. */
+static inline void qp_rts_by(struct ibv_qp *qp, const struct about *me, const struct about *peer, int gid_index, enum ibv_mtu mtu)
 {
 	struct ibv_qp_attr a = {
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
+		.qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
 		.max_dest_rd_atomic = 4, .min_rnr_timer = 1,
-		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = peer->gid, .hop_limit = 8}},
+		.ah_attr = {.is_global = 1, .port_num = 1,
+			    .grh = {.dgid = peer->gid, .hop_limit = 8, .sgid_index = gid_index}},
 	};
 	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
@@ -132,18 +134,39 @@ static inline void qp_rts(struct ibv_qp *qp, const struct about *me, const struc
 				     IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-/* Device, PD, CQ, QP and a buffer of `len` bytes, registered with every right; not yet connected. */
-static inline void pair_create(struct pair *p, size_t len, int depth)
+static inline void qp_rts(struct ibv_qp *qp, const struct about *me, const struct about *peer)
 {
-	p->ctx = open_first();
-	CHECK(p->pd = ibv_alloc_pd(p->ctx));
-	CHECK(p->cq = ibv_create_cq(p->ctx, 4 * depth, NULL, NULL, 0));
+	qp_rts_by(qp, me, peer, 0, IBV_MTU_1024);
+}
+
+/* CQ and QP, with the channel if there is one. */
+static inline void pair_queues(struct pair *p, int depth)
+{
+	CHECK(p->cq = ibv_create_cq(p->ctx, 4 * depth, NULL, p->channel, 0));
 	struct ibv_qp_init_attr init = {
 		.send_cq = p->cq, .recv_cq = p->cq, .qp_type = IBV_QPT_RC,
 		.cap = {.max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 64},
 	};
 	CHECK(p->qp = ibv_create_qp(p->pd, &init));
 	qp_init(p->qp);
+	p->me.qpn = p->qp->qp_num;
+}
+
+/* The CQ and the QP of a pair that is not connected anew, on a channel. */
+static inline void pair_add_channel(struct pair *p, int depth)
+{
+	CHECK(!ibv_destroy_qp(p->qp) && !ibv_destroy_cq(p->cq));
+	CHECK(p->channel = ibv_create_comp_channel(p->ctx));
+	pair_queues(p, depth);
+	CHECK(!ibv_req_notify_cq(p->cq, 0));
+}
+
+/* Device, PD, CQ, QP and a buffer of `len` bytes, registered with every right; not yet connected. */
+static inline void pair_create(struct pair *p, size_t len, int depth)
+{
+	p->ctx = open_first();
+	CHECK(p->pd = ibv_alloc_pd(p->ctx));
+	pair_queues(p, depth);
 	p->len = len;
 	p->buf = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(p->buf != MAP_FAILED);

@@ -42,19 +42,8 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(90);
 	pair_create(&p, 3 * SIZE, 4);
-	if (events) {
-		CHECK(!ibv_destroy_qp(p.qp) && !ibv_destroy_cq(p.cq));
-		CHECK(p.channel = ibv_create_comp_channel(p.ctx));
-		CHECK(p.cq = ibv_create_cq(p.ctx, 16, NULL, p.channel, 0));
-		struct ibv_qp_init_attr init = {
-			.send_cq = p.cq, .recv_cq = p.cq, .qp_type = IBV_QPT_RC,
-			.cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
-		};
-		CHECK(p.qp = ibv_create_qp(p.pd, &init));
-		qp_init(p.qp);
-		p.me.qpn = p.qp->qp_num;
-		CHECK(!ibv_req_notify_cq(p.cq, 0));
-	}
+	if (events)
+		pair_add_channel(&p, 4);
 	post_recv(&p, 0, SIZE, 1);
 	pair_connect(&p, server, argv[2], atoi(argv[3]));
 

@@ -11,6 +11,9 @@ pub const IBVERBS_UTILS: Need = ("ibv_rc_pingpong", "ibverbs-utils");
 /// Debian's own library and headers, the oracle of several tests.
 pub const IBVERBS_DEV: Need = ("/usr/include/infiniband/verbs.h", "libibverbs-dev");
 
+/// The yardstick of `bench wire`.
+pub const IPERF: Need = ("iperf3", "iperf3");
+
 /// What checks the library while programs run.
 pub const CHECKERS: &[Need] = &[("valgrind", "valgrind")];
 

@@ -19,6 +19,7 @@ const USAGE: &str = "\
 cargo xtask demo                             build, run a server and a client over urxe0, show what moved
 cargo xtask test [--distro sid] [-v] [NAME]  run everything, or the steps whose name contains NAME
 cargo xtask bench [REPETITIONS]              latency and bandwidth beside their floors; target/bench.json
+cargo xtask bench wire [REPETITIONS]         the same between two network namespaces; target/bench-wire.json
 cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
 cargo xtask install --prefix P [--destdir D] libraries, links, anyverbs, headers, pkg-config file
 cargo xtask stage                            build libraries and tools, print the folder for LD_LIBRARY_PATH";

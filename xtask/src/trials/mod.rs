@@ -18,7 +18,7 @@ mod install;
 mod kill;
 mod load;
 mod mpi;
-mod netns;
+pub mod netns;
 mod order;
 mod perftest;
 mod pingpong;

@@ -13,7 +13,7 @@ pub const TRIALS: &[Trial] = &[Trial { name: "netns", limit: Duration::from_secs
 
 pub const SERVER: &str = "10.77.0.1";
 pub const CLIENT: &str = "10.77.0.2";
-const SERVER_6: &str = "fd77::1";
+pub const SERVER_6: &str = "fd77::1";
 const CLIENT_6: &str = "fd77::2";
 
 fn netns(ctx: &mut Ctx<'_>) {
@@ -149,7 +149,7 @@ impl Net {
         }
         Ok(net)
     }
-    fn set_mtu(&self, mtu: &str) -> Result<(), String> {
+    pub fn set_mtu(&self, mtu: &str) -> Result<(), String> {
         self.names.iter().try_for_each(|name| ip(&format!("-n {name} link set veth0 mtu {mtu}")))
     }
     fn nft(&self, side: usize, rule: &str) -> Result<String, String> {
