@@ -37,6 +37,41 @@ enum anyverbs_path {
     ANYVERBS_PATH_UDP = 3,
 };
 
+/**
+ * What faults on request have done so far. On the wire these are packets, in memory messages. Later versions may add
+ * counts at the end: callers tell the size that they know.
+ */
+struct anyverbs_fault_counts {
+    /**
+     * Lost, also where a lossy path had no room for what was held back.
+     */
+    uint64_t lost;
+    /**
+     * Sent twice.
+     */
+    uint64_t duplicated;
+    /**
+     * Sent behind those after them.
+     */
+    uint64_t reordered;
+    /**
+     * Sent damaged; in memory, lost as what is damaged is.
+     */
+    uint64_t corrupted;
+    /**
+     * Sent later.
+     */
+    uint64_t delayed;
+    /**
+     * RNR answers to requests for which a receive was posted.
+     */
+    uint64_t rnr;
+    /**
+     * Queue pairs that failed because of kill_qp_after.
+     */
+    uint64_t killed;
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -50,6 +85,34 @@ const char *anyverbs_version(void);
  * Tells how a queue pair reaches its peer, from the move to RTR on.
  */
 int anyverbs_qp_path(struct ibv_qp *qp, enum anyverbs_path *path);
+
+/**
+ * Has the messages of all queue pairs of a context go wrong, of those that it has and those that it gets: `faults` is a
+ * string as ANYVERBS_FAULTS takes it, for example "loss=1%,delay=200us,seed=7". Chance begins anew with the seed, and
+ * kill_qp_after counts from now on. NULL or "" ends all faults.
+ *
+ * EINVAL: the string is wrong, and the faults stay as they were.
+ */
+int anyverbs_set_faults(struct ibv_context *context,
+                        const char *faults);
+
+/**
+ * The same for one queue pair.
+ */
+int anyverbs_set_qp_faults(struct ibv_qp *qp, const char *faults);
+
+/**
+ * Tells what faults have done to the queue pairs of a context so far, to those that are gone as well. `size` is
+ * sizeof(struct anyverbs_fault_counts).
+ */
+int anyverbs_read_faults(struct ibv_context *context,
+                         struct anyverbs_fault_counts *counts,
+                         size_t size);
+
+/**
+ * Tells what faults have done to a queue pair so far.
+ */
+int anyverbs_read_qp_faults(struct ibv_qp *qp, struct anyverbs_fault_counts *counts, size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

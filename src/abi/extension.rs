@@ -13,3 +13,24 @@ pub enum anyverbs_path {
     /// The peer is on another host: RoCE v2 on UDP.
     Udp = 3,
 }
+
+/// What faults on request have done so far. On the wire these are packets, in memory messages. Later versions may add
+/// counts at the end: callers tell the size that they know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct anyverbs_fault_counts {
+    /// Lost, also where a lossy path had no room for what was held back.
+    pub lost: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Sent behind those after them.
+    pub reordered: u64,
+    /// Sent damaged; in memory, lost as what is damaged is.
+    pub corrupted: u64,
+    /// Sent later.
+    pub delayed: u64,
+    /// RNR answers to requests for which a receive was posted.
+    pub rnr: u64,
+    /// Queue pairs that failed because of kill_qp_after.
+    pub killed: u64,
+}

@@ -1,12 +1,17 @@
 //! What this library offers beyond verbs. cbindgen makes `include/anyverbs.h` of this file and of `abi/extension.rs`
 //! (`tests/extension.rs`): what it exports is `pub`, and its comments speak to C programmers.
-use crate::abi::{anyverbs_path, ibv_qp};
+use crate::abi::{anyverbs_fault_counts, anyverbs_path, ibv_context, ibv_qp};
 use crate::core::convention::{code, given};
 use crate::core::extension;
-use std::ffi::{c_char, c_int};
+use crate::provider::object;
+use std::ffi::{CStr, c_char, c_int};
 
 export!(anyverbs_version => "anyverbs_version" @@ "ANYVERBS_1.0");
 export!(anyverbs_qp_path => "anyverbs_qp_path" @@ "ANYVERBS_1.0");
+export!(anyverbs_set_faults => "anyverbs_set_faults" @@ "ANYVERBS_1.0");
+export!(anyverbs_set_qp_faults => "anyverbs_set_qp_faults" @@ "ANYVERBS_1.0");
+export!(anyverbs_read_faults => "anyverbs_read_faults" @@ "ANYVERBS_1.0");
+export!(anyverbs_read_qp_faults => "anyverbs_read_qp_faults" @@ "ANYVERBS_1.0");
 
 /// The version of this library, as `MAJOR.MINOR.PATCH`.
 pub extern "C" fn anyverbs_version() -> *const c_char {
@@ -22,4 +27,78 @@ pub unsafe extern "C" fn anyverbs_qp_path(qp: *mut ibv_qp, path: *mut anyverbs_p
         unsafe { *path = (extension::of((*qp).context, "anyverbs_qp_path")?.qp_path)(qp)? };
         Ok(0)
     })
+}
+
+/// Has the messages of all queue pairs of a context go wrong, of those that it has and those that it gets: `faults` is a
+/// string as ANYVERBS_FAULTS takes it, for example "loss=1%,delay=200us,seed=7". Chance begins anew with the seed, and
+/// kill_qp_after counts from now on. NULL or "" ends all faults.
+///
+/// EINVAL: the string is wrong, and the faults stay as they were.
+pub unsafe extern "C" fn anyverbs_set_faults(context: *mut ibv_context, faults: *const c_char) -> c_int {
+    code(|| {
+        given(context, "anyverbs_set_faults", "context")?;
+        // SAFETY: a live context, and a string or NULL.
+        unsafe {
+            (extension::of(context, "anyverbs_set_faults")?.set_faults)(context, text(faults))?;
+        }
+        Ok(0)
+    })
+}
+
+/// The same for one queue pair.
+pub unsafe extern "C" fn anyverbs_set_qp_faults(qp: *mut ibv_qp, faults: *const c_char) -> c_int {
+    code(|| {
+        given(qp, "anyverbs_set_qp_faults", "qp")?;
+        // SAFETY: a live queue pair, and a string or NULL.
+        unsafe {
+            (extension::of((*qp).context, "anyverbs_set_qp_faults")?.set_qp_faults)(qp, text(faults))?;
+        }
+        Ok(0)
+    })
+}
+
+/// Tells what faults have done to the queue pairs of a context so far, to those that are gone as well. `size` is
+/// sizeof(struct anyverbs_fault_counts).
+pub unsafe extern "C" fn anyverbs_read_faults(
+    context: *mut ibv_context,
+    counts: *mut anyverbs_fault_counts,
+    size: usize,
+) -> c_int {
+    code(|| {
+        given(context, "anyverbs_read_faults", "context")?;
+        given(counts, "anyverbs_read_faults", "counts")?;
+        // SAFETY: a live context; the caller gives `size` bytes.
+        unsafe {
+            let now = (extension::of(context, "anyverbs_read_faults")?.read_faults)(context)?;
+            object::write_versioned(counts.cast(), size, &now);
+        }
+        Ok(0)
+    })
+}
+
+/// Tells what faults have done to a queue pair so far.
+pub unsafe extern "C" fn anyverbs_read_qp_faults(
+    qp: *mut ibv_qp,
+    counts: *mut anyverbs_fault_counts,
+    size: usize,
+) -> c_int {
+    code(|| {
+        given(qp, "anyverbs_read_qp_faults", "qp")?;
+        given(counts, "anyverbs_read_qp_faults", "counts")?;
+        // SAFETY: a live queue pair; the caller gives `size` bytes.
+        unsafe {
+            let now = (extension::of((*qp).context, "anyverbs_read_qp_faults")?.read_qp_faults)(qp)?;
+            object::write_versioned(counts.cast(), size, &now);
+        }
+        Ok(0)
+    })
+}
+
+/// A C string; NULL is the empty one.
+///
+/// # Safety
+/// `text` must be NULL or a C string that lives as long as it is used.
+unsafe fn text<'a>(text: *const c_char) -> &'a CStr {
+    // SAFETY: the caller vouches for it.
+    if text.is_null() { c"" } else { unsafe { CStr::from_ptr(text) } }
 }

@@ -14,11 +14,11 @@ pub mod registration;
 pub mod table;
 
 use crate::abi::{
-    anyverbs_path, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry, ibv_qp, verbs_context,
-    verbs_device,
+    anyverbs_fault_counts, anyverbs_path, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid_entry,
+    ibv_qp, verbs_context, verbs_device,
 };
 use crate::sys::errno::Errno;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::os::fd::RawFd;
 
 /// A device as a provider finds it. Names longer than their C fields are cut.
@@ -174,4 +174,12 @@ pub struct LibraryOps {
 pub struct Extension {
     /// How a QP reaches its peer.
     pub qp_path: unsafe fn(*mut ibv_qp) -> Result<anyverbs_path, Errno>,
+    /// Faults for all QPs of a context, or for one; EINVAL for a wrong string.
+    pub set_faults: unsafe fn(*mut ibv_context, &CStr) -> Result<(), Errno>,
+    #[allow(missing_docs)]
+    pub set_qp_faults: unsafe fn(*mut ibv_qp, &CStr) -> Result<(), Errno>,
+    /// What they have done.
+    pub read_faults: unsafe fn(*mut ibv_context) -> Result<anyverbs_fault_counts, Errno>,
+    #[allow(missing_docs)]
+    pub read_qp_faults: unsafe fn(*mut ibv_qp) -> Result<anyverbs_fault_counts, Errno>,
 }

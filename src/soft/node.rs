@@ -2,12 +2,13 @@
 use std::collections::HashMap;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::census::Census;
 use super::device;
 use super::engine::Engine;
 use super::gid::GidTable;
+use super::link::faults::{self, Spec};
 use super::link::udp::port::Port;
 use super::link::wires::Wires;
 use super::mcast::Groups;
@@ -60,6 +61,10 @@ pub struct Node {
     /// Counts removals from `qps`, so that a cached reference is known to be stale.
     pub qp_epoch: AtomicU32,
     srqs: RwLock<HashMap<u32, Arc<Srq>>>,
+    /// What goes wrong with the messages of its QPs, by the environment.
+    pub faults: Spec,
+    /// QPs that the application has made so far.
+    pub qps_made: AtomicU64,
     deferred: Lock<Vec<Arc<Qp>>>,
     has_deferred: AtomicBool,
 }
@@ -96,6 +101,7 @@ pub fn existing() -> Option<&'static Node> {
 impl Node {
     fn new() -> Result<Self, Errno> {
         let generation = fork::generation();
+        let faults = faults::from_environment()?;
         let wires = Wires::new()?;
         Ok(Self {
             generation,
@@ -116,6 +122,8 @@ impl Node {
             qps: RwLock::default(),
             qp_epoch: AtomicU32::new(0),
             srqs: RwLock::default(),
+            faults,
+            qps_made: AtomicU64::new(0),
             deferred: Lock::new(Vec::new()),
             has_deferred: AtomicBool::new(false),
         })

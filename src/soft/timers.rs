@@ -38,6 +38,8 @@ enum Target {
     Wire(Weak<Wire>),
     /// Its QP's process is gone.
     Opened(Weak<Opened>),
+    /// Packets that leave later than they were sent.
+    Packets,
 }
 
 impl Timers {
@@ -81,6 +83,11 @@ impl Timers {
         self.push(when, Target::Opened(Arc::downgrade(opened)));
     }
 
+    /// Sends at `when` the packets whose time has come then.
+    pub fn arm_packets(&self, when: u64) {
+        self.push(when, Target::Packets);
+    }
+
     fn push(&self, when: u64, target: Target) {
         let mut heap = self.heap.lock();
         heap.push(Reverse(Entry { when, target }));
@@ -119,6 +126,7 @@ impl Timers {
                         opened.on_timer();
                     }
                 }
+                Target::Packets => node.udp.send_held(node, now),
             }
             node.settle();
         }

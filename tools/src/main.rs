@@ -1,4 +1,4 @@
-//! `anyverbs`: runs programs over the embedded device, and says what this machine offers it.
+//! `anyverbs`: runs programs over the embedded device, also with faults, and says what this machine offers it.
 mod doctor;
 mod libraries;
 mod run;
@@ -21,6 +21,19 @@ enum Command {
     ///
     /// Refused calls say on stderr which attribute was wrong, unless ANYVERBS_EXPLAIN=0 is set.
     Run(run::Run),
+    /// Runs a program whose messages go wrong, as `run` does otherwise.
+    ///
+    /// FAULTS is a list of items with commas between them, for example "loss=1%,delay=200us,seed=7":
+    ///
+    ///   loss=P% dup=P% reorder=P% corrupt=P%  of the packets (in memory: messages) that the program sends
+    ///   delay=TIME         everything arrives so much later: 500ns, 200us, 5ms, 1s
+    ///   rnr=P%             of the requests that take a receive are told that there is none
+    ///   kill_qp_after=N    a queue pair fails after N requests
+    ///   seed=N             the same seed, the same faults (1 where none is given)
+    ///
+    /// docs/FAULTS.md says what each means on which path. The peer is not concerned: it has faults of its own, or none.
+    #[command(verbatim_doc_comment)]
+    Faults(run::Faults),
     /// Shows what this machine offers: devices, addresses, cross-memory attach, ports and limits.
     Doctor,
 }
@@ -28,6 +41,7 @@ enum Command {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(run) => run.exec(),
+        Command::Faults(faults) => faults.exec(),
         Command::Doctor => doctor::doctor(),
     }
 }

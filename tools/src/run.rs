@@ -1,4 +1,4 @@
-//! `anyverbs run`: the environment that makes a program use our libraries, and exec.
+//! `anyverbs run` and `anyverbs faults`: the environment that makes a program use our libraries, and exec.
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -21,9 +21,23 @@ pub struct Run {
     arguments: Vec<OsString>,
 }
 
+/// Faults, and the program that gets them.
+#[derive(Args)]
+pub struct Faults {
+    /// What goes wrong, with commas between the items
+    faults: OsString,
+    #[command(flatten)]
+    run: Run,
+}
+
 impl Run {
     /// Becomes the program; what is returned is for when it cannot be started: 127 not found, 126 otherwise, as in a shell.
     pub fn exec(self) -> ExitCode {
+        self.exec_with(&[])
+    }
+
+    /// The same with more variables.
+    fn exec_with(self, variables: &[(&str, OsString)]) -> ExitCode {
         let folder = match libraries::folder() {
             Ok(folder) => folder,
             Err(why) => return fail(&self.program, &why, 126),
@@ -37,9 +51,17 @@ impl Run {
         if env::var_os("ANYVERBS_EXPLAIN").is_none() {
             command.env("ANYVERBS_EXPLAIN", "1");
         }
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         let why = command.exec();
         let code = if why.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
         fail(&self.program, &why, code)
+    }
+}
+
+impl Faults {
+    /// Becomes the program, whose devices open only where the faults are well said.
+    pub fn exec(self) -> ExitCode {
+        self.run.exec_with(&[("ANYVERBS_FAULTS", self.faults)])
     }
 }
 
@@ -51,6 +73,6 @@ fn joined<const N: usize>(first: [OsString; N], name: &str) -> OsString {
 }
 
 fn fail(program: &OsStr, why: &io::Error, code: u8) -> ExitCode {
-    eprintln!("anyverbs run {}: {why}", program.display());
+    eprintln!("anyverbs: {}: {why}", program.display());
     ExitCode::from(code)
 }

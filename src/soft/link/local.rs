@@ -31,20 +31,29 @@ impl From<Nak> for Trouble {
     }
 }
 
-/// Sends what is ready to QP `to` of this process.
-pub fn pump(qp: &Qp, sq: &mut Requester, to: Qpn) {
+/// Sends what is ready, or of that the first request (`ONE`), to QP `to` of this process.
+pub fn pump<const ONE: bool>(qp: &Qp, sq: &mut Requester, to: Qpn) {
     let peer = qp.node.qp(to);
     while let Some(at) = sq.ready(qp) {
         if qp.kind == QpType::XrcSend {
             match foreign::send(qp, sq, at, None, to) {
                 Turn::Home => {}
+                Turn::Done if ONE => return,
                 Turn::Done => continue,
                 Turn::Waits => return,
             }
         }
-        if !deliver(qp, sq, at, peer.as_deref(), 1) {
+        if !deliver(qp, sq, at, peer.as_deref(), 1) || ONE {
             return;
         }
+    }
+}
+
+/// Carries request `at` of an unreliable QP an extra time, ahead of its own.
+pub fn repeat(qp: &Qp, sq: &Requester, at: u64, to: Qpn) {
+    let Some(peer) = qp.node.qp(to) else { return };
+    if carry(qp, sq, at, &peer).is_ok() {
+        peer.rq.lock().psn = sq.psn_of(at);
     }
 }
 

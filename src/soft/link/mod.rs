@@ -1,14 +1,18 @@
 //! How messages travel: local (same process), shm (same host), udp (RoCEv2).
 //!
 //! A link takes requests that a QP's `Requester` has `ready`, carries them, and drives the other QP's `Responder`.
+//! `watched` stands before them where `faults` are asked for.
+pub mod faults;
 pub mod local;
 pub mod multicast;
 pub mod shm;
 pub mod udp;
+mod watched;
 pub mod wires;
 
 use std::sync::Arc;
 
+use super::ah::Ah;
 use super::qp::Qp;
 use super::qp::requester::Requester;
 use super::types::{QpType, Qpn, WcStatus};
@@ -48,18 +52,24 @@ impl Path {
 /// Sends what is ready. The caller holds the send half's lock, and afterwards calls `Node::settle` without it.
 #[inline]
 pub fn pump(qp: &Qp, sq: &mut Requester) {
+    if sq.is_watched() { watched::pump(qp, sq) } else { forward::<false>(qp, sq) }
+}
+
+/// Sends what is ready, or of that the first request (`ONE`).
+#[inline]
+fn forward<const ONE: bool>(qp: &Qp, sq: &mut Requester) {
     if qp.kind == QpType::Ud {
-        return pump_datagrams(qp, sq);
+        return pump_datagrams::<ONE>(qp, sq);
     }
     // Taken out meanwhile: nothing below changes it but what `absent` finds.
     match std::mem::replace(&mut sq.path, Path::None) {
         Path::Shm(wire, to) => {
             let wire = wire.better(sq).unwrap_or(wire);
-            wires::pump(qp, sq, &wire, to);
+            wires::pump::<ONE>(qp, sq, &wire, to);
             sq.path = Path::Shm(wire, to);
         }
         Path::Local(to) => {
-            local::pump(qp, sq, to);
+            local::pump::<ONE>(qp, sq, to);
             sq.path = Path::Local(to);
         }
         Path::Udp(flow) => {
@@ -85,30 +95,9 @@ pub fn path_on_host(node: &'static super::node::Node, to: Qpn) -> Path {
     }
 }
 
-fn pump_datagrams(qp: &Qp, sq: &mut Requester) {
+fn pump_datagrams<const ONE: bool>(qp: &Qp, sq: &mut Requester) {
     while let Some(at) = sq.ready(qp) {
-        let wqe = sq.queue.wqe(at);
-        let Some(ah) = wqe.ah.clone() else { return sq.doom(qp, at, WcStatus::LocQpOpErr) };
-        if ah.pd != qp.pd {
-            return sq.doom(qp, at, WcStatus::LocProtErr);
-        }
-        if wqe.length > ah.address.mtu.bytes() {
-            return sq.doom(qp, at, WcStatus::LocLenErr);
-        }
-        let to = wqe.remote_qpn;
-        let sent = if multicast::is_for_group(&ah, to) {
-            multicast::send(qp, sq, at, &ah)
-        } else if ah.address.same_host {
-            match path_on_host(qp.node, to) {
-                Path::Local(_) => local::send_datagram(qp, sq, at, &ah),
-                Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, &ah, &wire),
-                // Nobody is there: a datagram to nowhere is sent all the same.
-                _ => sq.gather_nothing(qp, at).map(|()| true),
-            }
-        } else {
-            udp::port::send_datagram(qp, sq, at, &ah).map(|()| true)
-        };
-        match sent {
+        match destination(qp, sq, at).and_then(|ah| send_datagram(qp, sq, at, &ah)) {
             Ok(true) => {
                 sq.begun(at);
                 sq.complete_oldest_with(qp, WcStatus::Success);
@@ -116,6 +105,41 @@ fn pump_datagrams(qp: &Qp, sq: &mut Requester) {
             Ok(false) => return,
             Err(status) => return sq.doom(qp, at, status),
         }
+        if ONE {
+            return;
+        }
+    }
+}
+
+/// Where datagram `at` goes, if it is in order.
+#[inline]
+fn destination(qp: &Qp, sq: &Requester, at: u64) -> Result<Arc<Ah>, WcStatus> {
+    let wqe = sq.queue.wqe(at);
+    let ah = wqe.ah.clone().ok_or(WcStatus::LocQpOpErr)?;
+    if ah.pd != qp.pd {
+        return Err(WcStatus::LocProtErr);
+    }
+    if wqe.length > ah.address.mtu.bytes() {
+        return Err(WcStatus::LocLenErr);
+    }
+    Ok(ah)
+}
+
+/// Sends datagram `at`; false: it goes on later.
+#[inline]
+fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<bool, WcStatus> {
+    let to = sq.queue.wqe(at).remote_qpn;
+    if multicast::is_for_group(ah, to) {
+        return multicast::send(qp, sq, at, ah);
+    }
+    if !ah.address.same_host {
+        return udp::port::send_datagram(qp, sq, at, ah).map(|()| true);
+    }
+    match path_on_host(qp.node, to) {
+        Path::Local(_) => local::send_datagram(qp, sq, at, ah),
+        Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, ah, &wire),
+        // Nobody is there: a datagram to nowhere is sent all the same.
+        _ => sq.gather_nothing(qp, at).map(|()| true),
     }
 }
 

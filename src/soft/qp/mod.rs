@@ -14,10 +14,10 @@ pub mod responder;
 pub mod sendq;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::channel::AsyncQueue;
-use super::link::Path;
+use super::link::{Path, faults};
 use super::mem::PdId;
 use super::node::Node;
 use super::types::{Access, EventType, QpState, QpType, Qpn, WcStatus};
@@ -57,6 +57,8 @@ pub struct Qp {
     pub handles: AtomicU32,
     /// Those beside the first.
     pub openers: Lock<Vec<Arc<dyn Handle>>>,
+    /// Faults on request, of QPs that the application made.
+    pub faults: OnceLock<faults::OfQp>,
     state: AtomicU8,
     events: Arc<AsyncQueue>,
     /// Asks for the other half's flush when no lock is held.
@@ -157,6 +159,7 @@ impl Qp {
             blocks_self: AtomicBool::new(false),
             handles: AtomicU32::new(1),
             openers: Lock::default(),
+            faults: OnceLock::new(),
             state: AtomicU8::new(QpState::Reset as u8),
             events,
             flush_wanted: AtomicBool::new(false),

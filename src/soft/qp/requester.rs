@@ -5,8 +5,8 @@ use super::counters::Attached;
 use super::sendq::SendQueue;
 use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe};
-use crate::soft::link::Path;
 use crate::soft::link::wires::Wire;
+use crate::soft::link::{Path, faults};
 use crate::soft::types::{
     EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode,
 };
@@ -49,6 +49,10 @@ pub struct Requester {
     doomed: Option<(u64, WcStatus)>,
     /// `SqDrained` is wanted when the queue has drained in SQD.
     pub tell_drained: bool,
+    /// What goes wrong on request.
+    pub faults: Option<Box<faults::Sending>>,
+    /// Links look at each request by itself.
+    watched: bool,
 }
 
 /// Retry attributes as `ibv_modify_qp` takes them.
@@ -92,7 +96,20 @@ impl Requester {
             qkey: 0,
             doomed: None,
             tell_drained: false,
+            faults: None,
+            watched: false,
         }
+    }
+
+    /// Each request is looked at by itself: faults may strike it.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// The faults have changed.
+    pub fn watch(&mut self) {
+        self.watched = self.faults.is_some();
     }
 
     /// The CQ of its sends.
@@ -476,6 +493,9 @@ impl Requester {
         (self.path, self.foreign) = (Path::None, None);
         (self.rd_atomic, self.wait_until, self.numbered) = (0, 0, 0);
         (self.doomed, self.tell_drained, self.accepted) = (None, false, None);
+        if let Some(faults) = &mut self.faults {
+            faults.restart();
+        }
     }
 
     /// Some request has been begun and is not complete, perhaps since it was refused and will be begun again.
@@ -500,22 +520,40 @@ impl Requester {
         Ok(())
     }
 
+    /// Request `at` fails because of `kill_qp_after`.
+    fn is_killed(&self, qp: &Qp, at: u64) -> bool {
+        let Some(faults) = self.faults.as_ref().filter(|faults| faults.kills(at)) else { return false };
+        let wqe = self.queue.wqe(at);
+        explain(format_args!(
+            "qp {:?}: {} wr_id={} fails on request, and the QP with it (kill_qp_after)",
+            qp.num, wqe.opcode, wqe.wr_id
+        ));
+        faults.chance.tally.add(|c| &c.killed);
+        true
+    }
+
     fn fall_if_doomed(&mut self, qp: &Qp) {
         let Some((at, status)) = self.doomed else { return };
         if at > self.queue.tail {
             return;
         }
         self.doomed = None;
-        let (wqe, sges) = (self.queue.wqe(at), self.queue.sges(at));
-        explain(format_args!("{}", reason::Failed { qp, wqe, sges, status, retry: &self.retry }));
+        let killed = self.is_killed(qp, at);
+        if !killed {
+            let (wqe, sges) = (self.queue.wqe(at), self.queue.sges(at));
+            explain(format_args!("{}", reason::Failed { qp, wqe, sges, status, retry: &self.retry }));
+        }
         // Unreliable QPs keep receiving: only the send queue stops (IBA 10.3.1, SQE).
-        if qp.is_reliable() {
+        if qp.is_reliable() || killed {
             if qp.state() == QpState::Err || qp.state() == QpState::Reset {
                 return;
             }
             qp.set_state(QpState::Err);
             self.complete_oldest_with(qp, status);
             self.flush(qp);
+            if killed {
+                qp.tell_failed(Some(EventType::QpFatal));
+            }
             qp.flush_later();
         } else {
             qp.stop_sending();

@@ -10,6 +10,7 @@ use super::{Nak, Qp, reason};
 use crate::soft::ah;
 use crate::soft::cq::{Cq, Cqe, WC_GRH, WC_WITH_IMM, WC_WITH_INV};
 use crate::soft::device;
+use crate::soft::link::faults;
 use crate::soft::link::wires::Outbox;
 use crate::soft::mem::run::{Access64, Run, RunMut};
 use crate::soft::mem::{Denied, PdId, Span, gather};
@@ -94,6 +95,8 @@ pub struct Responder {
     pub outbox: Outbox,
     /// A refusal was sent and its request has not come again: what follows it is dropped without a word.
     pub refused: bool,
+    /// What goes wrong on request.
+    pub faults: Option<Box<faults::Receiving>>,
 }
 
 #[derive(Debug)]
@@ -128,6 +131,7 @@ impl Responder {
             last_wqe_told: false,
             outbox: Outbox::default(),
             refused: false,
+            faults: None,
         }
     }
 
@@ -459,6 +463,9 @@ impl Responder {
             queue.clear();
         }
         (self.established, self.last_wqe_told, self.refused) = (false, false, false);
+        if let Some(faults) = &mut self.faults {
+            faults.restart();
+        }
         self.outbox.surrender(qp.num, self.peer);
     }
 

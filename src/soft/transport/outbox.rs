@@ -1,11 +1,12 @@
 //! Packets on their way out: bytes back to back, without ICRC and address.
-use crate::soft::wire::Packet;
+use crate::soft::wire::{IpUdp, Packet, icrc};
 
 /// Datagrams to be sealed and sent by the link.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    sealed: bool,
 }
 
 impl Outbox {
@@ -82,10 +83,29 @@ impl Outbox {
         &mut self.bytes[range]
     }
 
+    /// Gives all that is in it its ICRC, for packets that leave one by one.
+    pub fn seal(&mut self, ip: &IpUdp) {
+        for i in 0..self.len() {
+            icrc::seal(ip, self.get_mut(i));
+        }
+        self.sealed = true;
+    }
+
+    /// All that is in it has its ICRC, right or wrong: the link leaves it as it is.
+    pub fn set_sealed(&mut self) {
+        self.sealed = true;
+    }
+
+    /// `set_sealed` was said.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
+        self.sealed = false;
     }
 
     fn range(&self, i: usize) -> std::ops::Range<usize> {

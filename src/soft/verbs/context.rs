@@ -10,6 +10,7 @@ use crate::provider::{self, AsyncEvent, Found, LibraryOps, Look, Provider};
 use crate::soft::channel::{AsyncQueue, CompChannel};
 use crate::soft::device::{self, Device};
 use crate::soft::gid::{GidEntry, GidTable};
+use crate::soft::link::faults::OfContext;
 use crate::soft::node;
 use crate::soft::types::EventType;
 use crate::sys::errno::Errno;
@@ -45,8 +46,9 @@ impl Provider for Soft {
         // From now on somebody must see when the port changes.
         node.wires.start(node);
         let cmd_fd = import::command_fd(node, device.index)?.into_raw_fd();
+        let faults = OfContext::new(node.faults);
         let context =
-            Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device }));
+            Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device, faults }));
         // SAFETY: the context is new and nobody else's; `uninit` closes the descriptors given here.
         unsafe {
             let vctx = &raw mut (*context).vctx;

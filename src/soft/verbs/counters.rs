@@ -76,7 +76,9 @@ pub unsafe extern "C" fn qp_attach_comp_cntr(
             return libc::EIO;
         }
         if (*qp).context != (*c).context {
-            explain(format_args!("ibv_qp_attach_comp_cntr: the counter belongs to another context than the QP"));
+            explain(format_args!(
+                "ibv_qp_attach_comp_cntr: the counter belongs to another context than the QP"
+            ));
             return libc::EINVAL;
         }
         if (*attr).comp_mask != 0 {

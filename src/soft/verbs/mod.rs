@@ -31,6 +31,7 @@ use super::census::{Census, Ticket};
 use super::channel::{AsyncQueue, CompChannel};
 use super::cq::{Batch, Cq, Cqe};
 use super::device::MAX_DEVICES;
+use super::link::faults::OfContext;
 use super::mem::{Dm, Pd};
 use super::node::Node;
 use super::qp::counters::CompCounter;
@@ -46,6 +47,8 @@ struct Context {
     events: Arc<AsyncQueue>,
     /// Which of the embedded devices it is.
     device: super::device::Device,
+    /// Faults on request.
+    faults: OfContext,
 }
 
 #[repr(C)]

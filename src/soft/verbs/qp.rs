@@ -194,6 +194,7 @@ unsafe fn wrap(
             extended::fill_qp(&mut (*whole).c.qp_ex, shared.kind, flags);
         }
         shared.cookie.store(whole as usize, Ordering::Relaxed);
+        context.faults.adopt(&shared, context.node.qps_made.fetch_add(1, Ordering::Relaxed));
         context.node.add_qp(&shared);
         ibqp
     }

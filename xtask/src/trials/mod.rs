@@ -11,6 +11,7 @@ mod behaviour;
 mod bulk;
 mod checkers;
 mod conformance;
+mod faults;
 mod guest;
 mod hostile;
 mod idle;
@@ -50,6 +51,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         checkers::TRIALS,
         port::TRIALS,
         netns::TRIALS,
+        faults::TRIALS,
         wire_format::TRIALS,
         behaviour::TRIALS,
         conformance::TRIALS,

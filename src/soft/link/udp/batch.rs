@@ -180,9 +180,11 @@ fn send_up_to<const MOST: usize>(
     let (mut n, mut next) = (0, first);
     while n < MOST && next < out.len() {
         let count = if join { out.run(next, SEGMENTS, SEGMENTS_BYTES) } else { 1 };
-        for i in 0..count {
-            // The kernel numbers what it cuts.
-            icrc::seal_with_id(ip, i as u16, out.get_mut(next + i));
+        if !out.is_sealed() {
+            for i in 0..count {
+                // The kernel numbers what it cuts.
+                icrc::seal_with_id(ip, i as u16, out.get_mut(next + i));
+            }
         }
         controls[n] = template;
         let mut control_len = template_len;
@@ -229,8 +231,11 @@ fn send_one(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox, i: us
     let (mut header, mut name): (libc::msghdr, libc::sockaddr_in6) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
     let mut control = Control([0; TX_ROOM]);
+    let sealed = out.is_sealed();
     let datagram = out.get_mut(i);
-    icrc::seal(ip, datagram);
+    if !sealed {
+        icrc::seal(ip, datagram);
+    }
     let mut iovec = control::iovec(datagram);
     header.msg_iov = &raw mut iovec;
     header.msg_iovlen = 1;

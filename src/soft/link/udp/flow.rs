@@ -145,7 +145,8 @@ impl Flow {
                         s.transmit(&mut side, out, burst)
                     }
                 };
-                qp.node.udp.send(&self.path, out, self.joins());
+                let chance = side.sq.faults.as_mut().map(|faults| &mut faults.chance);
+                qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
                 if !more {
                     break;
                 }
@@ -179,7 +180,7 @@ impl Flow {
             self.notified.store(now, Ordering::Relaxed);
             port::with_outbox(|out| {
                 out.push_bytes(&cnp::emit(self.connection.remote_qpn));
-                qp.node.udp.send(&self.path, out, self.joins());
+                qp.node.udp.send(qp.node, &self.path, out, self.joins(), None);
             });
         }
     }
@@ -275,7 +276,8 @@ impl Flow {
             let burst = self.connection.burst();
             for _ in 0..ANSWERS / burst {
                 more = r.transmit(&mut Receives { qp, rq }, out, burst);
-                qp.node.udp.send(&self.path, out, self.joins());
+                let chance = rq.faults.as_mut().map(|faults| &mut faults.chance);
+                qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
                 if !more {
                     break;
                 }

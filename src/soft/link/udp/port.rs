@@ -5,6 +5,8 @@ use super::share::Share;
 use super::{Endpoint, Path, Received, RxBatch, batch, fits, largest_fitting, route_mtu};
 use crate::soft::ah::{Address, Ah};
 use crate::soft::engine::UDP_TOKEN;
+use crate::soft::link::faults::chance::Chance;
+use crate::soft::link::faults::packets::{self, Held};
 use crate::soft::link::shm::slot;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::node::Node;
@@ -82,6 +84,8 @@ pub struct Port {
     /// When a packet last came, and when the port was bound.
     heard: AtomicU64,
     bound: AtomicU64,
+    /// Packets that faults hold back.
+    held: Held,
 }
 
 /// An open port.
@@ -188,11 +192,49 @@ impl Port {
         }
     }
 
-    /// Sends datagrams, those of one size as one where `join` allows; while the port is closed they are lost.
-    pub(super) fn send(&self, path: &Path, out: &mut Outbox, join: bool) {
-        match self.door.get() {
-            Some(door) if !out.is_empty() => door.endpoint.send(path, out, join),
+    /// Sends datagrams, those of one size as one where `join` allows; while the port is closed they are lost. `chance` has
+    /// some go astray.
+    pub(super) fn send(
+        &self,
+        node: &Node,
+        path: &Path,
+        out: &mut Outbox,
+        join: bool,
+        chance: Option<&mut Chance>,
+    ) {
+        match (self.door.get(), chance) {
+            (Some(door), None) if !out.is_empty() => door.endpoint.send(path, out, join),
+            (Some(door), Some(chance)) if !out.is_empty() => self.strike(node, door, path, out, chance),
             _ => out.clear(),
+        }
+    }
+
+    #[cold]
+    fn strike(&self, node: &Node, door: &Door, path: &Path, out: &mut Outbox, chance: &mut Chance) {
+        out.seal(&path.ip_udp());
+        let mut first = u64::MAX;
+        packets::strike(&path.ip_udp(), out, chance, clock::now_ns(), |due, datagram| {
+            first = first.min(due);
+            self.held.put(due, path, datagram)
+        });
+        if first < u64::MAX {
+            node.timers.arm_packets(first);
+        }
+        door.endpoint.send(path, out, false);
+    }
+
+    /// Sends the packets that were held back until `now`.
+    pub fn send_held(&self, node: &Node, now: u64) {
+        let Some(door) = self.door.get() else { return };
+        with_outbox(|out| {
+            while let Some((path, datagram)) = self.held.next(now) {
+                out.push_bytes(&datagram);
+                out.set_sealed();
+                door.endpoint.send(&path, out, false);
+            }
+        });
+        if let Some(due) = self.held.first() {
+            node.timers.arm_packets(due);
         }
     }
 
@@ -351,7 +393,7 @@ impl Port {
 ///
 /// # Errors
 /// How the request fails.
-pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<(), WcStatus> {
+pub fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<(), WcStatus> {
     let wqe = sq.queue.wqe(at);
     let imm = matches!(wqe.opcode, WrOpcode::SendImm).then_some(wqe.imm);
     let operation = if imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
@@ -361,10 +403,12 @@ pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah) -> Result<(), Wc
     };
     let deth = Deth { qkey: sq.qkey_of(at), src_qpn: qp.num };
     let packet = Packet { deth: Some(deth), imm, ..Packet::new(bth) };
+    let length = wqe.length as usize;
     with_outbox(|out| {
-        let bytes = out.push(&packet, wqe.length as usize);
+        let bytes = out.push(&packet, length);
         sq.gather(qp, at, 0, RunMut::of(bytes))?;
-        qp.node.udp.send(&path_of(qp.node, &ah.address), out, false);
+        let chance = sq.faults.as_mut().map(|faults| &mut faults.chance);
+        qp.node.udp.send(qp.node, &path_of(qp.node, &ah.address), out, false, chance);
         Ok(())
     })
 }

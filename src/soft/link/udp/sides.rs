@@ -20,6 +20,9 @@ impl SendSide for Sends<'_> {
         if let Err(status) = self.sq.check(self.qp, n) {
             return Some(Err(status));
         }
+        if self.sq.faults.as_ref().is_some_and(|faults| faults.kills(n)) {
+            return Some(Err(WcStatus::LocQpOpErr));
+        }
         let wqe = self.sq.queue.wqe(n);
         // No packet of UC says what to invalidate.
         if wqe.opcode == WrOpcode::SendInv && self.qp.kind == QpType::Uc {

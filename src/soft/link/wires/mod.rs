@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use inbox::Cache;
 use list::{Found, List, next_version, watch, with_list};
 use numbers::Numbers;
-pub use send::{Answer, Outbox, has_room_for_datagram, pump, send_datagram};
+pub use send::{Answer, Outbox, has_room_for_datagram, pump, repeat, send_datagram};
 
 use super::Path;
 use super::shm::own::MR_CAPACITY;

@@ -30,13 +30,14 @@ enum Sent {
     Stuck,
 }
 
-/// Sends what is ready to QP `to` over `wire`.
-pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
+/// Sends what is ready, or of that the first request (`ONE`), to QP `to` over `wire`.
+pub fn pump<const ONE: bool>(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
     let mut wrote = false;
     while let Some(at) = sq.ready(qp) {
         if qp.kind == QpType::XrcSend {
             match foreign::send(qp, sq, at, Some(wire), to) {
                 Turn::Home => {}
+                Turn::Done if ONE => break,
                 Turn::Done => continue,
                 Turn::Waits => break,
             }
@@ -59,12 +60,24 @@ pub fn pump(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: Qpn) {
                 break;
             }
         }
+        if ONE {
+            break;
+        }
     }
     if wrote {
         if qp.is_reliable() {
             wire.asked.store(true, Ordering::Relaxed);
         }
         wire.peer.notify();
+    }
+}
+
+/// Puts request `at` of an unreliable QP into the ring an extra time, ahead of its own; not where that is too full.
+pub fn repeat(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) {
+    if sq.queue.wqe(at).cursor == 0 {
+        // What is half there ends where its own begins.
+        let _ = put_any(qp, sq, at, wire, to, Mark::default(), &mut false);
+        sq.queue.wqe_mut(at).cursor = 0;
     }
 }
 

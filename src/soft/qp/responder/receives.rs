@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::Responder;
 use crate::soft::cq::Cqe;
+use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::{Nak, Qp, reason};
 use crate::soft::srq::Srq;
 use crate::soft::types::{EventType, QpType, WcOpcode, WcStatus};
@@ -24,6 +25,9 @@ impl Responder {
             self.flush_parked(qp);
         }
         self.parked_srq = None;
+        if self.faults.is_some() && self.refuses_on_request(qp) {
+            return Err(Nak::Rnr);
+        }
         let Some(current) = &mut self.current else { return Err(Nak::InvalidRequest) };
         let got = if std::mem::take(&mut self.parked) {
             true
@@ -35,7 +39,49 @@ impl Responder {
             self.queue.as_mut().is_some_and(|q| q.take(&mut self.taken))
         };
         current.has_taken = got;
-        if got { Ok(()) } else { Err(Nak::Rnr) }
+        if !got {
+            return Err(Nak::Rnr);
+        }
+        match &mut self.faults {
+            Some(faults) => {
+                if faults.takes() {
+                    self.fail_on_request(qp)
+                } else {
+                    Ok(())
+                }
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a request is to be refused although there is a receive for it.
+    #[cold]
+    fn refuses_on_request(&mut self, qp: &Qp) -> bool {
+        let srq = self.current.as_ref().and_then(|c| c.srq.as_ref()).or(self.srq.as_ref());
+        let room = match srq {
+            Some(srq) => srq.room_of_next(),
+            None => self.queue.as_ref().and_then(RecvQueue::room_of_next),
+        };
+        let there = self.parked || room.is_some();
+        // Unreliable responders have no way to say so.
+        qp.is_reliable() && there && self.faults.as_mut().is_some_and(|faults| faults.chance.refuses())
+    }
+
+    /// The receive request just taken is the one at which the QP is to fail.
+    #[cold]
+    fn fail_on_request(&mut self, qp: &Qp) -> Result<(), Nak> {
+        explain(format_args!(
+            "qp {:?}: receive wr_id={} fails on request, and the QP with it (kill_qp_after)",
+            qp.num, self.taken.wr_id
+        ));
+        let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, WcStatus::LocQpOpErr);
+        self.push(cqe, true);
+        if let Some(current) = &mut self.current {
+            current.has_taken = false;
+        }
+        self.current = None;
+        qp.fail_from_responder(self, Some(EventType::QpFatal));
+        Err(Nak::RemoteOp)
     }
 
     pub(super) fn complete(&mut self, qp: &Qp, cqe: Cqe, solicited: bool) -> Result<(), Nak> {
