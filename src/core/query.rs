@@ -19,15 +19,10 @@ pub unsafe extern "C" fn ibv_query_device(ctx: *mut ibv_context, attr: *mut ibv_
     code(|| {
         given(ctx, "ibv_query_device", "context")?;
         given(attr, "ibv_query_device", "device_attr")?;
-        let mut ex = ibv_device_attr_ex::zeroed();
-        // SAFETY: the context is live; the op writes at most the size given.
+        // SAFETY: the context is live; the op writes at most the size given, which is that of the head of the larger struct.
         unsafe {
             let op = context::ops(ctx).query_device_ex.ok_or(Errno::EOPNOTSUPP)?;
-            let rc = op(ctx, ptr::null(), &mut ex, size_of::<ibv_device_attr_ex>());
-            if rc == 0 {
-                *attr = ex.orig_attr;
-            }
-            Ok(rc)
+            Ok(op(ctx, ptr::null(), attr.cast(), size_of::<ibv_device_attr>()))
         }
     })
 }

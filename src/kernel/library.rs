@@ -80,13 +80,13 @@ unsafe fn gid_table(ctx: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> 
 /// # Safety
 /// `ctx` must be an open context of the kernel's.
 unsafe fn ports(ctx: *mut ibv_context) -> Result<Vec<ibv_port_attr>, Errno> {
-    // SAFETY: the caller vouches for the context; the ops write one struct of ours each.
+    // SAFETY: the caller vouches for the context; each op writes what fits the size it is told, or one struct of ours.
     unsafe {
         let ops = library::ops(ctx);
-        let mut all = ibv_device_attr_ex::zeroed();
+        let mut head = ibv_device_attr::zeroed();
         let ask = ops.query_device_ex.ok_or(Errno::EOPNOTSUPP)?;
-        succeeded(ask(ctx, std::ptr::null(), &mut all, size_of_val(&all)))?;
-        (1..=all.orig_attr.phys_port_cnt)
+        succeeded(ask(ctx, std::ptr::null(), (&raw mut head).cast(), size_of_val(&head)))?;
+        (1..=head.phys_port_cnt)
             .map(|port| {
                 let mut attr = ibv_port_attr::zeroed();
                 succeeded(ops.query_port.ok_or(Errno::EOPNOTSUPP)?(ctx, port, &mut attr))?;

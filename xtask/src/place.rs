@@ -41,6 +41,10 @@ impl Place {
     pub fn new(folder: &Path, via: Via, user: User) -> Place {
         Place { via, user, wrap: Vec::new(), env: Vec::new(), folder: folder.to_path_buf() }
     }
+    /// The folder with the `.so.1` link.
+    pub fn lib(&self) -> PathBuf {
+        self.folder.join("lib")
+    }
     /// The same place with one more variable.
     pub fn with_env(mut self, name: &str, value: &str) -> Place {
         self.env.push((name.to_string(), value.to_string()));
@@ -58,7 +62,7 @@ impl Place {
     }
     /// A program by name, or with a `/` in front of a name one of our own C programs.
     pub fn command<S: AsRef<str>>(&self, program: &str, args: impl IntoIterator<Item = S>) -> Command {
-        let lib = self.folder.join("lib");
+        let lib = self.lib();
         let mut words = self.wrap.clone();
         if self.user == User::Nobody {
             words.extend(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(String::from));

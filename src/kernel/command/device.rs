@@ -50,12 +50,16 @@ unsafe fn query_device(
         let (to, room) =
             if given >= size_of_val(&own) { (resp, given) } else { (&raw mut own, size_of_val(&own)) };
         to.cast::<u8>().write_bytes(0, room);
-        let mut request = Extended::of(ib_uverbs_ex_query_device { comp_mask: 0, reserved: 0 });
-        let size = size_of_val(&request);
-        let core = size_of_val(&own);
-        let asked =
-            write::extended(ctx, number::QUERY_DEVICE, &mut request, size, size, to.cast(), core, room);
         let mut filled = room;
+        // A caller that knows no more than the first command tells is asked for by that one.
+        let mut asked = Err(Errno::EOPNOTSUPP);
+        if attr_size > size_of::<ibv_device_attr>() {
+            let mut request = Extended::of(ib_uverbs_ex_query_device { comp_mask: 0, reserved: 0 });
+            let size = size_of_val(&request);
+            let core = size_of_val(&own);
+            asked =
+                write::extended(ctx, number::QUERY_DEVICE, &mut request, size, size, to.cast(), core, room);
+        }
         match asked {
             Ok(()) => {}
             Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPROTONOSUPPORT)) => {

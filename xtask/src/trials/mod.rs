@@ -13,6 +13,7 @@ mod checkers;
 mod conformance;
 mod faults;
 mod guest;
+mod hardware;
 mod hostile;
 mod idle;
 mod install;
@@ -57,6 +58,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         conformance::TRIALS,
         perftest::TRIALS,
         qperf::TRIALS,
+        hardware::TRIALS,
         guest::TRIALS,
         pyverbs::TRIALS,
         view::TRIALS,
