@@ -1,5 +1,4 @@
 /* The C library's calls that reach a kernel's RDMA parts, led to the double. All others go where they went. */
-#define _GNU_SOURCE
 #include "double.h"
 
 #include <dlfcn.h>

@@ -4,7 +4,9 @@ use crate::abi::*;
 use crate::kernel::discover::Uverbs;
 use crate::provider::drivers::{self, Driver};
 use crate::provider::{Found, object};
+use crate::sys::lock::Lock;
 use crate::sys::log;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
 
@@ -24,7 +26,8 @@ pub fn serve(device: &Uverbs, found: &Found) -> Option<Served> {
     // SAFETY: drivers are live tables; the description is ours and lives for ever.
     let named: Vec<Driver> =
         all.iter().copied().filter(|d| unsafe { !by_driver_id(d.ops, device.driver).is_null() }).collect();
-    let served = named.iter().chain(all.iter()).find_map(|&driver| {
+    let others = all.iter().filter(|driver| !named.iter().any(|n| ptr::eq(n.ops, driver.ops)));
+    let served = named.iter().chain(others).find_map(|&driver| {
         // SAFETY: as above.
         let taken = unsafe { takes(driver, dev) };
         // SAFETY: as above; the provider has just said that it takes the device.
@@ -74,21 +77,29 @@ unsafe fn takes(driver: Driver, dev: *mut verbs_sysfs_dev) -> bool {
         let abi = (*dev).abi_ver;
         let range = ops.match_min_abi_version..=ops.match_max_abi_version;
         if !range.contains(&abi) {
-            log::explain(format_args!(
-                "ibv_get_device_list: provider {name} takes kernel ABI {} to {}, and {device} has {abi}",
+            refuse(format!(
+                "provider {name} takes kernel ABI {} to {}, and {device} has {abi}",
                 range.start(),
                 range.end()
             ));
             return false;
         }
         if release::layout(&driver).is_none() {
-            log::explain(format_args!(
-                "ibv_get_device_list: provider {name} (private ABI {}) is of a release that is not known: {device} is left out",
+            refuse(format!(
+                "provider {name} (private ABI {}) is of a release that is not known: {device} is left out",
                 driver.node
             ));
             return false;
         }
         true
+    }
+}
+
+/// Says why a provider does not get a device: once, though a device that nobody serves is offered again and again.
+fn refuse(why: String) {
+    static TOLD: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
+    if TOLD.lock().insert(why.clone()) {
+        log::explain(format_args!("ibv_get_device_list: {why}"));
     }
 }
 

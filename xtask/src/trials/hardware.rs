@@ -99,7 +99,10 @@ fn hardware(ctx: &mut Ctx<'_>) {
         }
     }
     let strange = Device { abi: 99, ..device("mlx5", "mlx5_0", 1, 99, CA, Some((0x15b3, 0x1017))) };
-    ctx.check("a kernel ABI that the provider does not take is refused in one line", refused(ctx, &work, &strange));
+    ctx.check(
+        "a kernel ABI that the provider does not take is refused in one line",
+        refused(ctx, &work, &strange),
+    );
 }
 
 /// A folder with the double, the program and a sysfs of one device; removed when dropped.
@@ -125,7 +128,8 @@ impl Work {
     fn build(&self) -> Result<(), String> {
         fs::create_dir_all(&self.0).map_err(|e| format!("{}: {e}", self.0.display()))?;
         let folder = stage::root().join("c-tests/hardware");
-        let parts = ["hooks", "netlink", "commands", "driver"].map(|part| folder.join(part).with_extension("c"));
+        let parts =
+            ["hooks", "netlink", "commands", "driver"].map(|part| folder.join(part).with_extension("c"));
         let mut cc = compiler();
         cc.args(["-fPIC", "-shared", "-o"]).arg(self.double()).args(parts).arg("-ldl");
         run::run(cc, LIMIT * 3)?.success()?;
@@ -162,7 +166,12 @@ impl Work {
     }
 
     /// Runs the program with one library; its output, and the commands that the kernel saw.
-    fn run(&self, device: &Device, netlink: bool, lib: Option<&Path>) -> Result<(run::Outcome, String), String> {
+    fn run(
+        &self,
+        device: &Device,
+        netlink: bool,
+        lib: Option<&Path>,
+    ) -> Result<(run::Outcome, String), String> {
         self.show(device).map_err(|e| format!("sysfs: {e}"))?;
         let _ = fs::remove_file(self.log());
         let (vendor, part) = device.pci.unwrap_or_default();
@@ -171,12 +180,21 @@ impl Work {
             device.name, device.driver, device.abi, device.node_type
         );
         let mut cmd = run::command(self.program().to_str().expect("a plain path"), device.objects);
-        for inherited in ["LD_LIBRARY_PATH", "LD_PRELOAD", "ANYVERBS_SOFT", "ANYVERBS_PROVIDER", "RDMAV_DRIVERS", "IBV_DRIVERS"]
-        {
+        for inherited in [
+            "LD_LIBRARY_PATH",
+            "LD_PRELOAD",
+            "ANYVERBS_SOFT",
+            "ANYVERBS_PROVIDER",
+            "RDMAV_DRIVERS",
+            "IBV_DRIVERS",
+        ] {
             cmd.env_remove(inherited);
         }
         cmd.env("LD_PRELOAD", self.double()).env("SYSFS_PATH", self.0.join("sys"));
-        cmd.env("SCRIPTED_DEVICE", shown).env("SCRIPTED_LOG", self.log()).env("ANYVERBS_EXPLAIN", "1");
+        cmd.env("ANYVERBS_SOFT", "0")
+            .env("SCRIPTED_DEVICE", shown)
+            .env("SCRIPTED_LOG", self.log())
+            .env("ANYVERBS_EXPLAIN", "1");
         if !netlink {
             cmd.env("SCRIPTED_NO_NETLINK", "1");
         }
