@@ -253,7 +253,7 @@ fn lid_of(host: u64) -> u16 {
 }
 
 /// What `ANYVERBS_LINK_LAYER` asks for.
-fn is_infiniband(value: Option<&str>) -> bool {
+pub fn is_infiniband(value: Option<&str>) -> bool {
     match value.map(|v| v.trim().to_ascii_lowercase()).as_deref() {
         Some("infiniband" | "ib") => true,
         None | Some("" | "ethernet" | "roce") => false,
@@ -272,7 +272,7 @@ pub fn comp_vectors() -> u32 {
 }
 
 /// How many devices `ANYVERBS_DEVICES` asks for.
-fn count(value: Option<&str>) -> u32 {
+pub fn count(value: Option<&str>) -> u32 {
     let Some(value) = value else { return 1 };
     match value.trim().parse() {
         Ok(n @ 1..=64) => n,
@@ -284,16 +284,22 @@ fn count(value: Option<&str>) -> u32 {
 }
 
 /// Whether this can be the first device's name: what fits in 63 characters with any index, and is no path or list.
-fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
     (1..=59).contains(&name.len()) && name.bytes().all(plain)
 }
 
 /// The name of the device `n` places after `first`: a number at its end counts on, and is added where there is none.
-fn nth_name(first: &str, n: u32) -> String {
-    let stem = first.trim_end_matches(|c: char| c.is_ascii_digit());
-    let from: u64 = first[stem.len()..].parse().unwrap_or(0);
-    format!("{stem}{}", from.saturating_add(u64::from(n)))
+pub fn nth_name(first: &str, n: u32) -> String {
+    // Of a long number its end counts; zeros before it stay, so that the first name is what was asked for.
+    let digits = first.bytes().rev().take(9).take_while(u8::is_ascii_digit).count();
+    let number = &first[first.len() - digits..];
+    let number = match number.trim_start_matches('0') {
+        "" if digits > 0 => "0",
+        number => number,
+    };
+    let stem = &first[..first.len() - number.len()];
+    format!("{stem}{}", number.parse().unwrap_or(0) + u64::from(n))
 }
 
 /// Tells hosts and network namespaces apart. The machine id outlives a reboot; the boot id is the stopgap where it is missing.
@@ -342,6 +348,9 @@ mod tests {
         assert_eq!(nth_name("mlx5_9", 1), "mlx5_10");
         assert_eq!((nth_name("roce", 0), nth_name("roce", 1)), ("roce0".into(), "roce1".into()));
         assert_eq!(nth_name("7", 1), "8");
+        assert_eq!((nth_name("x00", 0), nth_name("x09", 1)), ("x00".into(), "x010".into()));
+        let long = "d18446744073709551615";
+        assert_eq!((nth_name(long, 0).as_str(), nth_name(long, 1).as_str()), (long, "d18446744073709551616"));
         for bad in ["", "a/b", "a:1", "a b", "ü0", &"x".repeat(60)] {
             assert!(!is_name(bad), "{bad}");
         }

@@ -5,6 +5,9 @@
 //! `ANYVERBS_MEMBARRIER=0` does without it: race detectors do not know the call.
 use std::sync::atomic::{AtomicBool, Ordering::*, fence};
 
+/// Times in a row that one thread does something before it is worth a call of [`everywhere`] to make that cheaper for it.
+pub const STREAK: u32 = 256;
+
 /// Whether the call works here.
 static AVAILABLE: AtomicBool = AtomicBool::new(false);
 

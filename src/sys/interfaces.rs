@@ -200,7 +200,7 @@ fn read_mtus(interfaces: &mut [Interface]) {
 const UNUSABLE: u32 = 0x40 | 0x08;
 
 /// The addresses in if_inet6 that cannot be used yet, or never.
-fn unusable_ipv6(text: &str) -> Vec<Ipv6Addr> {
+pub fn unusable_ipv6(text: &str) -> Vec<Ipv6Addr> {
     let parse = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let flags = u32::from_str_radix(fields.get(4)?, 16).ok()?;
@@ -210,7 +210,8 @@ fn unusable_ipv6(text: &str) -> Vec<Ipv6Addr> {
     text.lines().filter_map(parse).collect()
 }
 
-fn default_ipv4(text: &str) -> Option<String> {
+/// The interface of the default route in /proc/net/route, the one with the lowest metric.
+pub fn default_ipv4(text: &str) -> Option<String> {
     let parse = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let up = u32::from_str_radix(fields.get(3)?, 16).ok()? & 1 != 0;
@@ -220,7 +221,8 @@ fn default_ipv4(text: &str) -> Option<String> {
     text.lines().skip(1).filter_map(parse).min_by_key(|r| r.0).map(|r| r.1)
 }
 
-fn default_ipv6(text: &str) -> Option<String> {
+/// The same of /proc/net/ipv6_route.
+pub fn default_ipv6(text: &str) -> Option<String> {
     let parse = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let any = fields.first()?.bytes().all(|b| b == b'0') && fields.get(1)? == &"00";

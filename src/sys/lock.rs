@@ -11,10 +11,10 @@
 //! A thread whose ownership was ended may find that out late, between reading `owner` and writing `inside`. So each word of
 //! `inside` is a seat of one thread's, and gets another thread only once the first was seen to take the lock by `word`. Where all
 //! seats are those of threads that do not come back, the lock has no owner any more.
+use super::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 use super::{annotate, barrier, thread, uncancelled};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 use std::time::Duration;
 
 const FREE: u32 = 0;
@@ -27,7 +27,7 @@ const AT_DOOR: u32 = 2;
 const SEATS: usize = 1;
 
 /// Looks at the word before a waiter yields, yields before it naps: the holder may have been preempted.
-const SPINS: u32 = 100;
+const SPINS: u32 = thread::SPINS;
 const YIELDS_END: u32 = SPINS + 20;
 /// Also lets a holder of lower real-time priority run.
 const NAP: Duration = Duration::from_micros(50);
@@ -36,7 +36,7 @@ const LATEST_STORE: Duration = Duration::from_millis(10);
 
 /// Times that a thread takes a lock in a row before it is its own; four times as many after each end of an ownership, up to
 /// the second number, since ending one costs a system call.
-const STREAK: u32 = 256;
+const STREAK: u32 = barrier::STREAK;
 const LONGEST_STREAK: u32 = 1 << 24;
 
 /// A mutex. `lock_raw` and `unlock_raw` serve `ibv_wr_start`, whose critical section spans calls.
@@ -271,8 +271,8 @@ fn wait_for(ready: impl Fn() -> bool) {
 
 fn pause(round: u32) {
     match round {
-        0..SPINS => std::hint::spin_loop(),
-        SPINS..YIELDS_END => std::thread::yield_now(),
+        0..SPINS => thread::spin_loop(),
+        SPINS..YIELDS_END => thread::yield_now(),
         _ => uncancelled::nap(NAP),
     }
 }

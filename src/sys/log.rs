@@ -110,7 +110,7 @@ impl Sinks {
 }
 
 /// A number as strtol with base 0 reads it; what is no number, or negative, is 0.
-fn parse_level(value: OsString) -> u32 {
+pub fn parse_level(value: OsString) -> u32 {
     let text = String::from_utf8_lossy(value.as_bytes()).trim_start().to_ascii_lowercase();
     let (digits, radix) = match (text.strip_prefix("0x"), text.strip_prefix('0')) {
         (Some(hex), _) => (hex, 16),

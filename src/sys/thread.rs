@@ -1,5 +1,11 @@
 //! Telling threads apart, in one instruction.
 
+pub use std::hint::spin_loop;
+pub use std::thread::yield_now;
+
+/// Looks at something that another thread is about to change before it is likely that this one is not running.
+pub const SPINS: u32 = 100;
+
 /// What [`id`] gives where threads cannot be told apart so cheaply.
 pub const UNKNOWN: usize = usize::MAX;
 

@@ -1,9 +1,11 @@
-//! `cargo xtask demo | test | bench | guest | install`.
+//! `cargo xtask demo | test | bench | fuzz | guest | install`.
 use std::{env, process::ExitCode, thread};
 
 mod apt;
 mod bench;
+mod beside;
 mod demo;
+mod fuzz;
 mod guest;
 mod install;
 mod judges;
@@ -20,6 +22,7 @@ cargo xtask demo                             build, run a server and a client ov
 cargo xtask test [--distro sid] [-v] [NAME]  run everything, or the steps whose name contains NAME
 cargo xtask bench [REPETITIONS]              latency and bandwidth beside their floors; target/bench.json
 cargo xtask bench wire [REPETITIONS]         the same between two network namespaces; target/bench-wire.json
+cargo xtask fuzz [SECONDS [TARGET]]          fuzz on an idle processor; `fuzz merge` keeps what was found
 cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
 cargo xtask install --prefix P [--destdir D] libraries, links, anyverbs, headers, pkg-config file
 cargo xtask stage                            build libraries and tools, print the folder for LD_LIBRARY_PATH";
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
             Err(why) => Err(why),
         },
         "bench" => bench::bench(rest),
+        "fuzz" => fuzz::fuzz(rest),
         "guest" if !rest.is_empty() => guest::guest(rest),
         "install" => install::install(rest),
         "stage" => stage::library().map(|lib| println!("{}", lib.display())),

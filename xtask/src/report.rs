@@ -93,8 +93,13 @@ impl Tally {
     }
     /// Runs one trial under its limit and prints its line.
     pub fn trial(&mut self, trial: &Trial, stage: &Stage) {
-        let (passed, failed, skipped) = (self.passed, self.failed, self.skipped);
-        let start = Instant::now();
+        self.step(trial.name, |tally| {
+            let start = Instant::now();
+            tally.watched(trial, stage);
+            start.elapsed()
+        });
+    }
+    fn watched(&mut self, trial: &Trial, stage: &Stage) {
         let (done, watch) = mpsc::channel::<()>();
         let limit = trial.limit;
         let dog = thread::spawn(move || {
@@ -111,16 +116,17 @@ impl Tally {
             self.check(trial.name, "time", Err(format!("ran past its limit of {} s", limit.as_secs())));
         }
         run::allow();
+    }
+    /// Records what `checks` does, which tells how long it took, as the step `name`, and prints its line; none is a failure.
+    pub fn step(&mut self, name: &str, checks: impl FnOnce(&mut Tally) -> Duration) {
+        let (passed, failed, skipped) = (self.passed, self.failed, self.skipped);
+        let took = checks(self);
         if (passed, failed, skipped) == (self.passed, self.failed, self.skipped) {
-            self.check(trial.name, "checks", Err("made none".into()));
+            self.check(name, "checks", Err("made none".into()));
         }
         let verdict = if self.failed > failed { "FAIL" } else { "PASS" };
         let (p, f) = (self.passed - passed, self.failed - failed);
-        println!(
-            "{verdict} {}: {p} passed, {f} failed in {:.1} s",
-            trial.name,
-            start.elapsed().as_secs_f64()
-        );
+        println!("{verdict} {name}: {p} passed, {f} failed in {:.1} s", took.as_secs_f64());
     }
     /// Prints the judges' table, what failed and the closing line; true when nothing failed and something ran. `whole`:
     /// every step was to run.

@@ -268,6 +268,9 @@ impl Drop for Child {
     }
 }
 
+/// Clock ticks in a second.
+pub const TICKS: u64 = 100;
+
 /// User and system time of a process so far, in clock ticks.
 pub fn cpu_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -3,6 +3,7 @@ use std::{process::Command, time::Duration};
 
 use crate::{
     apt,
+    beside::Beside,
     report::Tally,
     run::{self, Outcome},
     stage,
@@ -35,10 +36,13 @@ pub fn test(args: &[String]) -> Result<bool, String> {
                 cargo_test(&mut tally);
             }
             let trials: Vec<_> = trials::all().filter(|t| chosen(t.name)).collect();
-            if !trials.is_empty() {
+            let beside: Vec<_> = trials::beside().filter(|b| chosen(b.name)).map(Beside::start).collect();
+            let some = !trials.is_empty();
+            if some {
                 let stage = stage::stage()?;
                 trials.into_iter().for_each(|trial| tally.trial(trial, &stage));
             }
+            beside.into_iter().for_each(|step| step.finish(&mut tally, some));
         }
     }
     Ok(tally.close(distro.is_none() && filter.is_none()))

@@ -1,8 +1,7 @@
 //! One memory region as it lies in the publication page: written by its owner only, read by peers of the same user.
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
-
 use super::{Denied, PdId};
 use crate::soft::types::{Access, Key, Qpn};
+use crate::sys::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// A region, 64 bytes, all of them zero while the entry is free. A reader that is not the owner must take a
 /// [`snapshot`](Self::snapshot); the fields may be anything at all where the owner is hostile.

@@ -2,6 +2,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use crate::{
+    beside::Beside,
     place::{Place, User, Via},
     report::{Ctx, Trial},
     run,
@@ -12,6 +13,7 @@ mod bulk;
 mod checkers;
 mod conformance;
 mod faults;
+mod fuzz;
 mod guest;
 mod hardware;
 mod hostile;
@@ -67,6 +69,11 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
     ]
     .into_iter()
     .flatten()
+}
+
+/// What runs beside them.
+pub fn beside() -> impl Iterator<Item = &'static Beside> {
+    fuzz::BESIDE.iter()
 }
 
 /// Our library by path, as we are.
@@ -135,7 +142,9 @@ fn traces() -> Vec<String> {
 /// `process PID holds @NAME` for each abstract socket of a process that we started.
 fn held_sockets() -> Vec<String> {
     let mut all = Vec::new();
-    let names = abstract_sockets(Path::new("/proc/self/net/unix"));
+    let mut names = abstract_sockets(Path::new("/proc/self/net/unix"));
+    // What runs beside the trials.
+    names.retain(|(_, name)| !name.starts_with("@anyverbs-fuzz-"));
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         if !run::is_ours(pid) {

@@ -6,7 +6,7 @@ mod control;
 pub mod flow;
 mod pace;
 pub mod port;
-mod share;
+pub mod share;
 mod sides;
 
 use crate::soft::transport::Outbox;

@@ -154,7 +154,7 @@ impl Share {
                 Err(Errno::EAGAIN) => return any,
                 Ok(got) if got.len > MAGIC.len() && got.len <= MOST && buffer[..8] == MAGIC => {
                     any = true;
-                    take(Packets { bytes: &buffer[8..got.len] });
+                    take(packets(&buffer[8..got.len]));
                 }
                 // It has gone, or speaks another protocol.
                 _ => {
@@ -223,9 +223,14 @@ fn write(to: &mut Vec<u8>, packet: &Received<'_>) {
     to.extend(packet.datagram);
 }
 
+/// The packets of a message of another process, behind its first bytes.
+pub fn packets(message: &[u8]) -> Packets<'_> {
+    Packets { bytes: message }
+}
+
 /// The packets of a message; a malformed rest is left.
 #[derive(Debug)]
-pub(super) struct Packets<'a> {
+pub struct Packets<'a> {
     bytes: &'a [u8],
 }
 

@@ -4,7 +4,7 @@
 //! names the process. Who opens a QP keeps the connection: requests go over it, events and changes come over it, and its
 //! end is the handle's. `guest` serves those who ask, `opened` is the other side.
 mod guest;
-mod message;
+pub mod message;
 mod opened;
 
 use std::collections::HashMap;

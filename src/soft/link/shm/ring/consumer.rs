@@ -4,9 +4,9 @@ use super::{
     next_stamp,
 };
 use crate::soft::link::shm::Corrupt;
+use crate::sys::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
 /// The reading end. Detached until the peer's ring is known: it then looks like an empty one.
 #[derive(Debug)]

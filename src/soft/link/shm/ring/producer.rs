@@ -3,8 +3,8 @@ use super::{
     EXT_ATOMIC, EXT_RDMA, Ext, HEADER, Header, MAX_PAYLOAD, Ring, STARVED, USER_FLAGS, WRAP, first_word,
     lines_of, next_stamp,
 };
+use crate::sys::atomic::{Ordering, fence};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 /// The writing end.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Producer {
     corrupt: bool,
 }
 
-/// Room for one entry. Dropped without [`Slot::commit`], nothing happens.
+/// Room for one entry. Dropped without [`Slot::commit`], nothing is sent; the ring may have begun again at its first line.
 #[derive(Debug)]
 pub struct Slot<'a> {
     producer: &'a mut Producer,
