@@ -1,10 +1,12 @@
 /* Multicast: datagrams to groups reach every attached QP of this process and of others, and nobody else. */
 #include "common.h"
+#include <signal.h>
 #include <sys/wait.h>
 
 #define GRH 40
 #define GROUP_QPN 0xffffffu
 #define CHILDREN 3
+#define SENDERS 2
 #define MESSAGES 300
 #define LENGTH 1000
 
@@ -163,87 +165,222 @@ static void no_loopback(void)
     ZERO(ibv_close_device(context));
 }
 
-/* A process that has attached; says so, and counts what comes. */
-static int member(int told, int go)
+/* The next completion, in whatever time a busy machine takes; NULL: it did not come. */
+static struct ibv_wc *patient_wc(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+    uint64_t end = now_ms() + 30000;
+    int n;
+
+    while ((n = ibv_poll_cq(cq, 1, wc)) == 0)
+        if (now_ms() > end)
+            return NULL;
+    return n == 1 ? wc : NULL;
+}
+
+/* A process that has attached; says so, and checks that each of `senders` times MESSAGES comes once, and in order. */
+static int member(int told, int go, int senders)
 {
     struct ibv_context *context = open_device();
+    int total = senders * MESSAGES, next[SENDERS] = {0};
     struct ibv_qp_init_attr init = {
-        .cap = {.max_send_wr = 1, .max_recv_wr = MESSAGES, .max_send_sge = 1, .max_recv_sge = 1},
+        .cap = {.max_send_wr = 1, .max_recv_wr = (unsigned)total, .max_send_sge = 1, .max_recv_sge = 1},
         .qp_type = IBV_QPT_UD};
-    int wrong = 0;
     char c = 'x';
 
-    make_side(&s, context, IBV_QPT_UD, 4096 + MESSAGES * 2048);
+    make_side(&s, context, IBV_QPT_UD, 4096 + (size_t)total * 2048);
     ZERO(ibv_destroy_qp(s.qp));
     ZERO(ibv_destroy_cq(s.cq));
-    s.cq = NEED(ibv_create_cq(context, MESSAGES + 1, NULL, NULL, 0));
+    s.cq = NEED(ibv_create_cq(context, total + 1, NULL, NULL, 0));
     init.send_cq = init.recv_cq = s.cq;
     s.qp = NEED(ibv_create_qp(s.pd, &init));
     ZERO(to_init(s.qp));
     ZERO(to_rtr(s.qp, 0, 0, &s.gid));
     ZERO(ibv_attach_mcast(s.qp, &group, 0));
-    for (int i = 0; i < MESSAGES; i++)
+    for (int i = 0; i < total; i++)
         ZERO(recv_one(&s, (uint64_t)i, (size_t)i * 2048, 2048));
     if (write(told, &c, 1) != 1)
         die("write");
-    for (int i = 0; i < MESSAGES; i++) {
-        struct ibv_wc wc = next_wc(s.cq);
+    for (int i = 0; i < total; i++) {
+        struct ibv_wc wc;
+        unsigned number;
 
-        wrong += wc.status != IBV_WC_SUCCESS || wc.wr_id != (uint64_t)i || wc.byte_len != LENGTH + GRH ||
-                 !filled(s.buffer + i * 2048 + GRH, LENGTH, (unsigned)i);
+        errno = 0;
+        if (!patient_wc(s.cq, &wc))
+            die("member %d: %d of %d messages came, sender 0 up to %d, sender 1 up to %d", getpid(), i, total, next[0],
+                next[1]);
+        if (wc.status != IBV_WC_SUCCESS || wc.wr_id != (uint64_t)i || wc.byte_len != LENGTH + GRH)
+            die("member %d: message %d: %s, wr_id %d, %u bytes", getpid(), i, ibv_wc_status_str(wc.status),
+                (int)wc.wr_id, wc.byte_len);
+        number = ntohl(wc.imm_data);
+        if (number >> 16 >= SENDERS || (int)(number & 0xffff) != next[number >> 16]++)
+            die("member %d: message %d is number %x", getpid(), i, number);
+        if (!filled(s.buffer + i * 2048 + GRH, LENGTH, number))
+            die("member %d: message %d has wrong bytes", getpid(), i);
     }
     if (read(go, &c, 1) != 0)
         die("read");
     ZERO(ibv_detach_mcast(s.qp, &group, 0));
     drop_side(&s);
     ZERO(ibv_close_device(context));
-    return wrong != 0;
+    return 0;
 }
 
-static void many_processes(void)
+/* Other processes that are in the group. */
+struct members {
+    int count, go;
+    pid_t pid[CHILDREN];
+};
+
+static struct members start_members(int count, int senders)
 {
-    int told[2], go[2], good = 0, status;
-    struct ibv_context *context;
-    struct ibv_ah *ah;
-    pid_t child[CHILDREN];
+    struct members all = {.count = count};
+    int told[2], go[2];
     char c;
 
     if (pipe(told) || pipe(go))
         die("pipe");
-    for (int i = 0; i < CHILDREN; i++) {
-        child[i] = fork();
-        if (child[i] == 0) {
+    for (int i = 0; i < count; i++) {
+        all.pid[i] = fork();
+        if (all.pid[i] == 0) {
             close(go[1]);
-            exit(member(told[1], go[0]));
+            exit(member(told[1], go[0], senders));
         }
     }
     close(go[0]);
-    for (int i = 0; i < CHILDREN; i++)
+    close(told[1]);
+    for (int i = 0; i < count; i++)
         if (read(told[0], &c, 1) != 1)
             die("a member");
-    context = open_device();
-    ready(&s, context);
-    ah = ah_of(&s, &group);
-    for (int i = 0; i < MESSAGES; i++) {
-        struct ibv_wc wc;
+    close(told[0]);
+    all.go = go[1];
+    return all;
+}
 
-        fill(s.buffer, LENGTH, (unsigned)i);
-        ZERO(send_to(&s, ah, GROUP_QPN, (uint64_t)i, 0, LENGTH));
-        wc = next_wc(s.cq);
-        if (wc.status != IBV_WC_SUCCESS)
-            die("%s", ibv_wc_status_str(wc.status));
-    }
-    close(go[1]);
-    for (int i = 0; i < CHILDREN; i++) {
-        if (waitpid(child[i], &status, 0) != child[i])
+/* They have got everything, or say on stderr what not. */
+static void end_members(struct members *all)
+{
+    int status, good = 0;
+
+    close(all->go);
+    for (int i = 0; i < all->count; i++) {
+        if (waitpid(all->pid[i], &status, 0) != all->pid[i])
             die("waitpid");
         good += status == 0;
     }
-    printf("%d other processes got all %d messages\n", good, MESSAGES);
+    if (good != all->count)
+        die("%d of %d members got all messages", good, all->count);
+}
+
+/* Sends all messages, one after the other. */
+static void send_all(struct side *from, unsigned sender)
+{
+    struct ibv_ah *ah = ah_of(from, &group);
+
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        struct ibv_sge sge = sge_of(from, 0, LENGTH);
+        struct ibv_send_wr *bad, wr = {.wr_id = i,
+                                       .sg_list = &sge,
+                                       .num_sge = 1,
+                                       .opcode = IBV_WR_SEND_WITH_IMM,
+                                       .send_flags = IBV_SEND_SIGNALED,
+                                       .imm_data = htonl(sender << 16 | i)};
+        struct ibv_wc wc;
+
+        wr.wr.ud.ah = ah;
+        wr.wr.ud.remote_qpn = GROUP_QPN;
+        wr.wr.ud.remote_qkey = QKEY;
+        fill(from->buffer, LENGTH, sender << 16 | i);
+        ZERO(ibv_post_send(from->qp, &wr, &bad));
+        if (!patient_wc(from->cq, &wc) || wc.status != IBV_WC_SUCCESS)
+            die("sender %u: message %u", sender, i);
+    }
+    ZERO(ibv_destroy_ah(ah));
+}
+
+static void many_processes(void)
+{
+    struct members all = start_members(CHILDREN, 1);
+    struct ibv_context *context = open_device();
+    struct ibv_ah *ah;
+
+    ready(&s, context);
+    send_all(&s, 0);
+    end_members(&all);
+    printf("%d other processes got all %d messages\n", all.count, MESSAGES);
     /* Those members are gone; a message to the group still goes out. */
+    ah = ah_of(&s, &group);
     ZERO(send_to(&s, ah, GROUP_QPN, 1, 0, LENGTH));
     show_next("to nobody", s.cq);
     ZERO(ibv_destroy_ah(ah));
+    drop_side(&s);
+    ZERO(ibv_close_device(context));
+}
+
+/* Stops a process for a while, as a machine does that has other things to do: what is sent meanwhile fills its ring. The
+ * process that wakes it up. */
+static pid_t stop_for_a_while(pid_t pid)
+{
+    pid_t waker;
+
+    kill(pid, SIGSTOP);
+    waker = fork();
+    if (waker == 0) {
+        usleep(800000);
+        kill(pid, SIGCONT);
+        _exit(0);
+    }
+    return waker;
+}
+
+static void await(pid_t waker)
+{
+    if (waitpid(waker, NULL, 0) != waker)
+        die("waitpid");
+}
+
+/* A member that does not run for a while and one that does. */
+static void slow_member(void)
+{
+    struct members all = start_members(2, 1);
+    struct ibv_context *context = open_device();
+    pid_t waker;
+
+    ready(&s, context);
+    waker = stop_for_a_while(all.pid[0]);
+    send_all(&s, 0);
+    await(waker);
+    end_members(&all);
+    printf("a slow process and another got all %d messages\n", MESSAGES);
+    drop_side(&s);
+    ZERO(ibv_close_device(context));
+}
+
+static void *send_as_second(void *context)
+{
+    struct side second;
+
+    ready(&second, context);
+    send_all(&second, 1);
+    drop_side(&second);
+    return NULL;
+}
+
+/* Two threads whose messages go to one process, and wait for room there. */
+static void two_senders(void)
+{
+    struct members all = start_members(1, SENDERS);
+    struct ibv_context *context = open_device();
+    pthread_t thread;
+    pid_t waker;
+
+    ready(&s, context);
+    waker = stop_for_a_while(all.pid[0]);
+    ZERO(pthread_create(&thread, NULL, send_as_second, context));
+    send_all(&s, 0);
+    ZERO(pthread_join(thread, NULL));
+    await(waker);
+    end_members(&all);
+    printf("all messages of %d senders came\n", SENDERS);
     drop_side(&s);
     ZERO(ibv_close_device(context));
 }
@@ -259,6 +396,8 @@ int main(void)
     snprintf(text, sizeof(text), "::ffff:239.7.%u.%u", (unsigned)getpid() >> 8 & 0xff, (unsigned)getpid() & 0xff);
     other = gid_of(text);
     many_processes();
+    slow_member();
+    two_senders();
     one_process();
     no_loopback();
     return 0;

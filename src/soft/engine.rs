@@ -238,7 +238,10 @@ fn handle(node: &'static Node, event: &Event) {
             }
         }
         UDP_TOKEN => node.udp.readable(node),
-        GID_TOKEN => node.events.look(node.gids()),
+        GID_TOKEN => {
+            node.events.look(node.gids());
+            node.udp.follow_groups(node);
+        }
         _ if token >= desk::FIRST_TOKEN => node.desk.event(node, token),
         _ => node.wires.event(node, token),
     }

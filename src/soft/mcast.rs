@@ -2,7 +2,7 @@
 //!
 //! A message to a group goes to every QP of this host that is attached: to those of this process from here, to those of
 //! others over wires (`link::wires::places`). The sender's own QP gets it too if it is attached, unless it was created
-//! with `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`. It does not leave the host.
+//! with `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`. To other hosts it goes once, to the IP group (`link::udp`).
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -83,6 +83,11 @@ impl Groups {
         qp.attached.fetch_sub(1, Ordering::AcqRel);
         self.attachments.fetch_sub(1, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// The groups that QPs of this process are in.
+    pub fn all(&self) -> Vec<Gid> {
+        self.members.lock().keys().copied().collect()
     }
 
     /// The QPs of this process in the group.

@@ -174,7 +174,7 @@ pub fn on_timer(qp: &Qp, now: u64) {
         drop(sq);
         return flow.on_timer(qp, now);
     }
-    if sq.stalled.is_some() {
+    if sq.fanout.is_some() {
         return pump(qp, &mut sq);
     }
     if sq.wait_until != 0 && sq.wait_until <= now {

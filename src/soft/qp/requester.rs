@@ -5,6 +5,7 @@ use super::counters::Attached;
 use super::sendq::SendQueue;
 use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe};
+use crate::soft::link::multicast::Fanout;
 use crate::soft::link::wires::Wire;
 use crate::soft::link::{Path, faults};
 use crate::soft::types::{
@@ -26,8 +27,8 @@ pub struct Requester {
     pub path: Path,
     /// XRC: the oldest request is on its way, or partly so, to an SRQ of this process instead; alone.
     pub foreign: Option<Arc<Wire>>,
-    /// UD: the request to a group that waits for room in a ring, and since when.
-    pub stalled: Option<(u64, u64)>,
+    /// UD: the request to a group that waits for room in rings.
+    pub fanout: Option<Box<Fanout>>,
     /// The PSN of the next new message; messages on shm, packets on udp.
     pub psn: Psn,
     /// Requests before this one have their PSN, which a retry keeps.
@@ -83,7 +84,7 @@ impl Requester {
             counters: None,
             path: Path::None,
             foreign: None,
-            stalled: None,
+            fanout: None,
             psn: Psn::new(0),
             numbered: 0,
             accepted: None,
@@ -488,7 +489,7 @@ impl Requester {
 
     /// Forgets everything: the QP goes to RESET.
     pub fn reset(&mut self) {
-        self.stalled = None;
+        self.fanout = None;
         self.queue.clear();
         (self.path, self.foreign) = (Path::None, None);
         (self.rd_atomic, self.wait_until, self.numbered) = (0, 0, 0);

@@ -339,6 +339,7 @@ pub unsafe extern "C" fn attach_mcast(c: *mut ibv_qp, gid: *const ibv_gid, lid: 
         let (qp, group) = (&object::<_, QpObject>(c).qp, Gid((*gid).raw));
         let attached =
             qp.node.wires.take_place(qp.node, group).and_then(|()| qp.node.groups.attach(qp, group, lid));
+        qp.node.udp.follow_groups(qp.node);
         attached.err().map_or(0, |e| e.0)
     }
 }
@@ -350,7 +351,9 @@ pub unsafe extern "C" fn detach_mcast(c: *mut ibv_qp, gid: *const ibv_gid, lid: 
             return libc::EIO;
         }
         let qp = &object::<_, QpObject>(c).qp;
-        qp.node.groups.detach(qp, Gid((*gid).raw), lid).err().map_or(0, |e| e.0)
+        let detached = qp.node.groups.detach(qp, Gid((*gid).raw), lid);
+        qp.node.udp.follow_groups(qp.node);
+        detached.err().map_or(0, |e| e.0)
     }
 }
 

@@ -22,6 +22,7 @@ mod install;
 mod kill;
 mod load;
 mod mpi;
+mod multicast;
 pub mod netns;
 mod order;
 mod perftest;
@@ -53,6 +54,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         load::TRIALS,
         checkers::TRIALS,
         port::TRIALS,
+        multicast::TRIALS,
         netns::TRIALS,
         faults::TRIALS,
         wire_format::TRIALS,

@@ -105,7 +105,7 @@ fn client_of(server: &str) -> &'static str {
 }
 
 /// Where in the GID table of a place the address stands.
-fn gid_index(place: &Place, ip: &str) -> Result<usize, String> {
+pub fn gid_index(place: &Place, ip: &str) -> Result<usize, String> {
     let outcome = run::run(place.command("ibv_devinfo", ["-v"]), Duration::from_secs(20))?.success()?;
     let shown = if ip.contains(':') { ip.to_string() } else { format!("::ffff:{ip}") };
     let gids = outcome.out.lines().filter_map(|l| l.trim().strip_prefix("GID[")?.split_once("]:"));

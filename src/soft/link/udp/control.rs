@@ -2,9 +2,9 @@
 use super::{DEFAULT_HOP_LIMIT, Path};
 use crate::sys::errno::Errno;
 use libc::{c_int, c_void, cmsghdr};
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 /// Room for the control messages of a received packet: those of both families, for IPv4 on a dual-stack socket.
 pub(super) const RX_ROOM: usize = 256;
@@ -14,6 +14,21 @@ pub(super) const TX_ROOM: usize = 128;
 /// Options of SOL_UDP (linux/udp.h): segmentation by the kernel, and its reverse.
 const UDP_SEGMENT: c_int = 103;
 const UDP_GRO: c_int = 104;
+/// Of SOL_IPV6 (linux/in6.h): 0 leaves groups alone that only other sockets have joined.
+const IPV6_MULTICAST_ALL: c_int = 29;
+
+/// The two kinds of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(super) fn of(ip: IpAddr) -> Self {
+        if ip.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+}
 
 /// A buffer for control messages, aligned as the kernel's headers are.
 #[derive(Clone, Copy)]
@@ -26,11 +41,16 @@ pub(super) fn prepare(socket: &Socket, dual: bool) -> Result<(), Errno> {
     set(socket, libc::SOL_IP, libc::IP_PKTINFO, 1)?;
     set(socket, libc::SOL_IP, libc::IP_RECVTTL, 1)?;
     set(socket, libc::SOL_IP, libc::IP_RECVTOS, 1)?;
+    set(socket, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0)?;
+    set(socket, libc::SOL_IP, libc::IP_MULTICAST_ALL, 0)?;
     if dual {
         set(socket, libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
         set(socket, libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         set(socket, libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
         set(socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        set(socket, libc::SOL_IPV6, libc::IPV6_MULTICAST_LOOP, 0)?;
+        // Before Linux 4.20 datagrams to others' groups come in too, and find no member.
+        let _ = set(socket, libc::SOL_IPV6, IPV6_MULTICAST_ALL, 0);
         // soft-RoCE sends UDP checksum 0 over IPv6 too.
         set(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
     }
@@ -45,6 +65,15 @@ pub(super) fn coalesce(socket: &Socket) {
 /// The kernel cuts one datagram into many of one size, if the message says so.
 pub(super) fn can_segment(socket: &Socket) -> bool {
     set(socket, libc::SOL_UDP, UDP_SEGMENT, 0).is_ok()
+}
+
+/// Hears every group that any socket of this host is in.
+pub(super) fn hear_all_groups(socket: &impl AsFd, family: Family) {
+    let (level, name) = match family {
+        Family::V4 => (libc::SOL_IP, libc::IP_MULTICAST_ALL),
+        Family::V6 => (libc::SOL_IPV6, IPV6_MULTICAST_ALL),
+    };
+    let _ = set(&SockRef::from(socket), level, name, 1);
 }
 
 /// Asks for a receive buffer beyond the limit for ordinary users; refused without CAP_NET_ADMIN, which is no harm.

@@ -341,12 +341,17 @@ fn patience(sq: &SendHalf) -> Patience {
 
 /// The way to an address.
 pub(super) fn path_of(node: &Node, address: &Address) -> Path {
-    let link_local = matches!(address.dgid.ip(), IpAddr::V6(a) if a.is_unicast_link_local());
-    let interface = if link_local { node.gids().get(usize::from(address.sgid_index)) } else { None };
+    let dst = address.dgid.ip();
+    let link_local = matches!(dst, IpAddr::V6(a) if a.is_unicast_link_local());
+    let interface = if link_local || dst.is_multicast() {
+        node.gids().get(usize::from(address.sgid_index))
+    } else {
+        None
+    };
     Path {
         interface: interface.map_or(0, |row| row.ifindex),
         traffic_class: address.traffic_class,
         hop_limit: address.hop_limit,
-        ..Path::new(address.sgid.ip(), address.dgid.ip())
+        ..Path::new(address.sgid.ip(), dst)
     }
 }

@@ -4,11 +4,13 @@
 pub mod batch;
 mod control;
 pub mod flow;
+mod groups;
 mod pace;
 pub mod port;
 pub mod share;
 mod sides;
 
+use self::groups::Memberships;
 use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
@@ -36,7 +38,7 @@ pub struct Path {
     pub src: IpAddr,
     /// The destination.
     pub dst: IpAddr,
-    /// The interface, for link-local IPv6 destinations; else 0.
+    /// The interface, for link-local IPv6 destinations and groups; else 0.
     pub interface: u32,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -111,12 +113,13 @@ impl Endpoint {
     }
 
     /// Binds the port anew, as the last one to do so, in place of the old socket; what waited there is lost. Sets of
-    /// descriptors forget the old one.
+    /// descriptors forget the old one. `groups`: those that the old one is in.
     ///
     /// # Errors
     /// As of `open`; the old socket stays.
-    pub fn renew(&self) -> Result<(), Errno> {
+    fn renew(&self, groups: &Memberships) -> Result<(), Errno> {
         let new = Self::bind(UDP_PORT)?;
+        groups.move_to(&new.as_fd());
         // SAFETY: both descriptors are open and owned here; the number stays with its owner.
         match unsafe { libc::dup3(new.fd(), self.fd(), libc::O_CLOEXEC) } {
             -1 => Err(Errno::last()),

@@ -1,5 +1,6 @@
 //! The RoCEv2 port of a process: who gets which packet, connections to other hosts, datagrams to and from them.
 use super::flow::{Flow, path_of};
+use super::groups::Memberships;
 use super::pace::Destination;
 use super::share::Share;
 use super::{Endpoint, Path, Received, RxBatch, batch, fits, largest_fitting, route_mtu};
@@ -15,7 +16,7 @@ use crate::soft::qp::attr::Attributes;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request};
 use crate::soft::transport::Outbox;
-use crate::soft::types::{Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
+use crate::soft::types::{Gid, Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use crate::soft::wire::{
     Bth, Deth, Opcode, Operation, Packet, Transport, bth::BthView, bth::DEFAULT_PKEY, cnp, icrc,
 };
@@ -73,6 +74,7 @@ pub struct Port {
     batch: Lock<Option<RxBatch>>,
     flows: RwLock<HashMap<u32, Arc<Flow>>>,
     share: Share,
+    memberships: Lock<Memberships>,
     /// The hosts of all flows.
     destinations: Lock<HashMap<IpAddr, Weak<Destination>>>,
     /// Flows, for a look without the lock.
@@ -115,6 +117,7 @@ impl Port {
             qp.node.engine.add(door.set.as_fd(), UDP_TOKEN)?;
             self.bound.store(clock::now_ns(), Ordering::Relaxed);
             let _ = self.door.set(door);
+            self.follow_groups(qp.node);
         }
         match self.door.get() {
             Some(door) => self.share.open_inbox(&door.set, qp.num.slot()),
@@ -125,6 +128,17 @@ impl Port {
     /// Readable when packets wait; `None` while the port is closed.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.door.get().map(|door| door.set.as_fd())
+    }
+
+    /// QPs were attached to groups or detached, or addresses have changed: the kernel is to know.
+    pub fn follow_groups(&self, node: &Node) {
+        let Some(door) = self.door.get() else { return };
+        // Held while the groups are asked for: who comes last knows of all changes.
+        let mut memberships = self.memberships.lock();
+        let groups = node.groups.all();
+        if !groups.is_empty() || !memberships.is_empty() {
+            memberships.follow(&door.endpoint.as_fd(), &groups, &node.gids().entries());
+        }
     }
 
     /// Packets for other processes come in here: they must not wait until this one polls.
@@ -286,7 +300,7 @@ impl Port {
         }
         self.bound.store(now, Ordering::Relaxed);
         self.receive_into(node, door, &mut batch, true);
-        if door.endpoint.renew().is_ok() {
+        if door.endpoint.renew(&self.memberships.lock()).is_ok() {
             let _ = door.set.add(door.endpoint.as_fd(), epoll::IN, 0);
         }
     }
@@ -333,6 +347,10 @@ impl Port {
             let Ok(to) = BthView::new_checked(received.datagram).map(|view| view.dest_qpn()) else {
                 continue;
             };
+            if received.ip.dst.is_multicast() || to == Qpn::MULTICAST {
+                take_for_group(node, &received);
+                continue;
+            }
             let known = touched.iter().find(|t| t.0.num == to).map(|t| t.0.clone()).or_else(|| node.qp(to));
             match known {
                 Some(qp) => self.take(&received, &qp, &mut touched),
@@ -359,11 +377,7 @@ impl Port {
             let flow = self.flow(qp);
             return flow.filter(|f| received.ip.src == f.path().dst).map_or((), |f| f.slow_down(qp));
         }
-        let Ok((packet, payload)) = Packet::parse(received.datagram) else { return };
-        if packet.bth.pkey | FULL_MEMBER != DEFAULT_PKEY {
-            return;
-        }
-        let payload = &received.datagram[payload];
+        let Some((packet, payload)) = parse(received) else { return };
         if let Some(deth) = packet.deth {
             return take_datagram(qp, received, &packet, deth, payload);
         }
@@ -389,6 +403,25 @@ impl Port {
     }
 }
 
+/// The headers and the payload of a packet of our partition.
+fn parse<'a>(received: &Received<'a>) -> Option<(Packet, &'a [u8])> {
+    let (packet, payload) = Packet::parse(received.datagram).ok()?;
+    (packet.bth.pkey | FULL_MEMBER == DEFAULT_PKEY).then(|| (packet, &received.datagram[payload]))
+}
+
+/// Sends UD request `at`, which goes to a group, to other hosts.
+///
+/// # Errors
+/// How the request fails.
+pub fn send_to_group(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<(), WcStatus> {
+    let (src, dst) = (ah.address.sgid.ip(), ah.address.dgid.ip());
+    // Nobody else is on loopback, and a packet has addresses of one family.
+    if src.is_loopback() || src.is_ipv4() != dst.is_ipv4() {
+        return Ok(());
+    }
+    send_datagram(qp, sq, at, ah)
+}
+
 /// Sends UD request `at` to another host. A datagram that cannot go is lost.
 ///
 /// # Errors
@@ -411,6 +444,23 @@ pub fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<()
         qp.node.udp.send(qp.node, &path_of(qp.node, &ah.address), out, false, chance);
         Ok(())
     })
+}
+
+/// A packet to a group, or to the QPN that stands for one: a datagram to both goes to each member.
+fn take_for_group(node: &Node, received: &Received<'_>) {
+    let group = Gid::from_ip(received.ip.dst);
+    // What came from this host came through memory.
+    if !group.is_multicast()
+        || icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad
+        || node.is_this_host(Gid::from_ip(received.ip.src))
+    {
+        return;
+    }
+    let Some((packet, payload)) = parse(received) else { return };
+    let Some(deth) = packet.deth.filter(|_| packet.bth.dest_qpn == Qpn::MULTICAST) else { return };
+    for qp in node.groups.members(group) {
+        take_datagram(&qp, received, &packet, deth, payload);
+    }
 }
 
 /// A datagram for a UD QP; one that it does not want leaves no trace.

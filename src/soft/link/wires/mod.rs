@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use inbox::Cache;
 use list::{Found, List, next_version, watch, with_list};
 use numbers::Numbers;
-pub use send::{Answer, Outbox, has_room_for_datagram, pump, repeat, send_datagram};
+pub use send::{Answer, Outbox, pump, repeat, send_datagram};
 
 use super::Path;
 use super::shm::own::MR_CAPACITY;
@@ -73,6 +73,8 @@ pub struct Wire {
     better: OnceLock<Arc<Wire>>,
     /// How many times heirs of the peer were looked for.
     heirs_sought: AtomicU32,
+    /// A message to a group waited for room in vain: the next ones do not wait.
+    pub takes_nothing: AtomicBool,
 }
 
 /// The wires of a process.
@@ -178,6 +180,7 @@ impl Wires {
             is_lost: AtomicBool::new(false),
             better: OnceLock::new(),
             heirs_sought: AtomicU32::new(0),
+            takes_nothing: AtomicBool::new(false),
         });
         {
             // Held meanwhile: whoever finds the wire lost at once takes it out only after it was put in.
@@ -400,6 +403,12 @@ impl Wire {
     /// Nothing more comes or goes here.
     fn is_closed(&self) -> bool {
         self.is_lost.load(Ordering::SeqCst) || self.peer.state() == State::Dead
+    }
+
+    /// Nothing more comes or goes here, or will once it is known that the process has ended.
+    pub fn is_gone(&self) -> bool {
+        let fate = self.peer.fate();
+        self.is_closed() || fate.hung_up || fate.exited
     }
 
     /// There is something to do here beside receiving.

@@ -86,7 +86,8 @@ impl Wires {
         let others = (0..PLACES).filter(|number| Some(*number) != mine);
         others
             .filter_map(|number| match found.get(&(bucket, number)) {
-                Some(wire) if !wire.is_closed() => Some(wire.clone()),
+                // A process that has just ended may have left its place to another one.
+                Some(wire) if !wire.is_gone() => Some(wire.clone()),
                 _ => {
                     found.remove(&(bucket, number));
                     let name = name(bucket, number);

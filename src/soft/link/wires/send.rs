@@ -289,14 +289,7 @@ fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<
     .map(|done| done == Some(true))
 }
 
-/// The ring has room for a datagram of `length` bytes; where it has not, `qp` goes on when it has.
-pub fn has_room_for_datagram(qp: &Qp, wire: &Arc<Wire>, length: u32) -> bool {
-    let ext = Ext::Rdma { addr: 0, rkey: 0, aux: 0 };
-    let n = GRH_BYTES + length as usize;
-    wire.try_for_room(qp, || wire.peer.tx.lock().try_reserve(&ext, n).is_some(), |room| !room)
-}
-
-/// Sends a datagram over `wire`; false when the ring is full.
+/// Sends a datagram over `wire`; false when the ring is full: `qp` goes on when it has room.
 pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>) -> Result<bool, WcStatus> {
     let wqe = sq.queue.wqe(at);
     let mut header = header(qp, wqe, wqe.remote_qpn, Psn::new(0));
