@@ -1,6 +1,7 @@
-/* steady server|client HOST PORT poll|events MS: ping-pong of checked messages until MS milliseconds after `running`, which the
- * client prints once traffic flows. At its end it prints `exchanges N, longest gap US us`: between two completions.
- * `events`: both sides sleep on the completion channel instead of polling. */
+/* steady server|client HOST PORT poll|events|reads MS: ping-pong of checked messages until MS milliseconds after `running`, which
+ * the client prints once traffic flows. At its end it prints `exchanges N, longest gap US us`: between two completions.
+ * `events`: both sides sleep on the completion channel instead of polling. `reads`: RDMA READs instead of messages, and the server
+ * sleeps until the end, in no call of verbs. */
 #include "pair.h"
 
 enum { SIZE = 1500, WARM = 50 };
@@ -33,6 +34,30 @@ static void fill(unsigned char *b, unsigned n, int server, int last)
 	b[0] = n, b[1] = n >> 8, b[2] = n >> 16, b[3] = last;
 }
 
+/* The client's READs of what the server wrote there before. */
+static void reads(struct pair *p, uint64_t limit)
+{
+	unsigned char *in = (unsigned char *)p->buf, *want = in + 2 * SIZE;
+	uint64_t gap = 0, start = 0, before = 0, now = 0;
+	unsigned n;
+	fill(want, 0, 1, 0);
+	for (n = 0; !start || now - start < limit; n++) {
+		if (n == WARM) {
+			start = before = now_ns();
+			printf("running\n");
+		}
+		memset(in, 0, SIZE);
+		CHECK(!post_op(p, IBV_WR_RDMA_READ, 0, SIZE, SIZE, 2));
+		CHECK(wait_wc(p).wr_id == 2 && !memcmp(in, want, SIZE));
+		now = now_ns();
+		if (start) {
+			gap = now - before > gap ? now - before : gap;
+			before = now;
+		}
+	}
+	printf("exchanges %u, longest gap %llu us\n", n, (unsigned long long)gap / 1000);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 6);
@@ -44,11 +69,21 @@ int main(int argc, char **argv)
 	pair_create(&p, 3 * SIZE, 4);
 	if (events)
 		pair_add_channel(&p, 4);
-	post_recv(&p, 0, SIZE, 1);
-	pair_connect(&p, server, argv[2], atoi(argv[3]));
-
 	unsigned char *in = (unsigned char *)p.buf, *out = in + SIZE, *want = out + SIZE;
 	unsigned n = 0;
+	if (server && !strcmp(argv[4], "reads"))
+		fill(out, 0, 1, 0);
+	else
+		post_recv(&p, 0, SIZE, 1);
+	pair_connect(&p, server, argv[2], atoi(argv[3]));
+
+	if (!strcmp(argv[4], "reads")) {
+		if (!server)
+			reads(&p, limit);
+		tcp_sync(&p);
+		pair_destroy(&p);
+		return 0;
+	}
 	for (int sent = 1, got = 0; !last; n++) {
 		if (!server) {
 			uint64_t now = now_ns();

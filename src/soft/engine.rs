@@ -14,7 +14,7 @@ use super::node::{self, Node};
 use super::verbs::desk;
 use crate::sys::epoll::{self, Epoll, Event, NO_EVENT};
 use crate::sys::errno::Errno;
-use crate::sys::{clock, futex, signal};
+use crate::sys::{clock, futex, thread};
 
 /// A thread that has found nothing this many times in a row yields the processor.
 const YIELD_AFTER: u32 = 1000;
@@ -143,12 +143,8 @@ pub fn start(node: &'static Node) {
     if let Some(fd) = node.gids().fd() {
         let _ = node.engine.epoll.add(fd, epoll::IN, GID_TOKEN);
     }
-    let before = signal::block_all();
-    let spawned =
-        std::thread::Builder::new().name("anyverbs".into()).stack_size(256 * 1024).spawn(move || run(node));
-    signal::restore(&before);
-    if let Err(e) = spawned {
-        crate::sys::log::explain(format_args!("no progress thread: {e}; only calls make progress"));
+    if let Err(e) = thread::start("anyverbs", 256 * 1024, move || run(node)) {
+        crate::sys::log::explain(format_args!("no progress thread: {e:?}; only calls make progress"));
     }
 }
 

@@ -1,4 +1,6 @@
-//! Telling threads apart, in one instruction.
+//! Threads of our own, and telling threads apart, in one instruction.
+use super::errno::Errno;
+use super::signal;
 
 pub use std::hint::spin_loop;
 pub use std::thread::yield_now;
@@ -29,4 +31,15 @@ pub fn id() -> usize {
         id = UNKNOWN;
     }
     id
+}
+
+/// Starts a thread of ours, on which no handler of the application's runs. `name` has at most 15 bytes, `stack` is in bytes.
+///
+/// # Errors
+/// Those of pthread_create(3).
+pub fn start(name: &str, stack: usize, run: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
+    let before = signal::block_all();
+    let started = std::thread::Builder::new().name(name.into()).stack_size(stack).spawn(run);
+    signal::restore(&before);
+    started.map(drop).map_err(Errno::from)
 }

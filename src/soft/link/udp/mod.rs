@@ -5,6 +5,7 @@ pub mod batch;
 mod control;
 pub mod flow;
 mod groups;
+mod lookout;
 mod pace;
 pub mod port;
 pub mod share;

@@ -1,6 +1,7 @@
 //! The RoCEv2 port of a process: who gets which packet, connections to other hosts, datagrams to and from them.
 use super::flow::{Flow, path_of};
 use super::groups::Memberships;
+use super::lookout::{Bound, Lookout};
 use super::pace::Destination;
 use super::share::Share;
 use super::{Endpoint, Path, Received, RxBatch, batch, fits, largest_fitting, route_mtu};
@@ -25,6 +26,8 @@ use crate::sys::clock;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
+use crate::sys::log::explain;
+use crate::sys::thread;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
@@ -41,9 +44,13 @@ const RARELY: u32 = 64;
 const LIVELY: u32 = 2000;
 /// An inbox where nothing has come in for a while is looked at once in this many polls.
 const SELDOM: u32 = 16;
-/// After so much silence, and no more often than that, the port is bound anew: whoever was last to bind it may be stopped.
+/// After so much silence the port is bound anew: whoever was last to bind it may be stopped.
 const SILENCE: u64 = 100_000_000;
+/// The least time between two bindings: because of silence, and because packets are not taken.
 const RENEWALS: u64 = 1_000_000_000;
+const TAKE_OVERS: u64 = 200_000_000;
+/// Where processes that share the port find each other.
+const SHARERS: &str = "port";
 
 /// The ECN bits of a traffic class, and what they say when a router's queue was long.
 const ECN: u8 = 3;
@@ -75,6 +82,7 @@ pub struct Port {
     flows: RwLock<HashMap<u32, Arc<Flow>>>,
     share: Share,
     memberships: Lock<Memberships>,
+    lookout: OnceLock<Lookout>,
     /// The hosts of all flows.
     destinations: Lock<HashMap<IpAddr, Weak<Destination>>>,
     /// Flows, for a look without the lock.
@@ -111,13 +119,17 @@ impl Port {
     pub fn open(&self, qp: &Qp) -> Result<(), Errno> {
         let _one = self.opening.lock();
         if self.door.get().is_none() {
+            let lookout = Lookout::new(SHARERS)?;
+            let not_before = clock::now_ns();
             let door = Door { endpoint: Endpoint::open()?, set: Epoll::new()? };
             self.batch.lock().get_or_insert(RxBatch::new()?);
             door.set.add(door.endpoint.as_fd(), epoll::IN, 0)?;
             qp.node.engine.add(door.set.as_fd(), UDP_TOKEN)?;
-            self.bound.store(clock::now_ns(), Ordering::Relaxed);
+            let lookout = self.lookout.get_or_init(|| lookout);
+            self.show(&door, lookout, not_before);
             let _ = self.door.set(door);
             self.follow_groups(qp.node);
+            look_out(qp.node);
         }
         match self.door.get() {
             Some(door) => self.share.open_inbox(&door.set, qp.num.slot()),
@@ -293,15 +305,36 @@ impl Port {
     /// and passes on what is not its own. Called with no lock held.
     pub(super) fn suspect(&self, node: &Node, now: u64) {
         let Some(door) = self.door.get() else { return };
+        if now.saturating_sub(self.heard.load(Ordering::Relaxed)) >= SILENCE {
+            self.renew(node, door, now, RENEWALS);
+        }
+    }
+
+    /// Binds the port anew, unless that was less than `pause` ago.
+    fn renew(&self, node: &Node, door: &Door, now: u64, pause: u64) {
         let mut batch = self.batch.lock();
-        let since = |when: &AtomicU64| now.saturating_sub(when.load(Ordering::Relaxed));
-        if since(&self.heard) < SILENCE || since(&self.bound) < RENEWALS {
+        if now.saturating_sub(self.bound.load(Ordering::Relaxed)) < pause {
             return;
         }
-        self.bound.store(now, Ordering::Relaxed);
         self.receive_into(node, door, &mut batch, true);
+        let not_before = clock::now_ns();
         if door.endpoint.renew(&self.memberships.lock()).is_ok() {
             let _ = door.set.add(door.endpoint.as_fd(), epoll::IN, 0);
+        }
+        // Also where it failed: not again at once.
+        self.bound.store(clock::now_ns(), Ordering::Relaxed);
+        if let Some(lookout) = self.lookout.get() {
+            self.show(door, lookout, not_before);
+        }
+    }
+
+    /// Others are to see whether packets wait here.
+    fn show(&self, door: &Door, lookout: &Lookout, not_before: u64) {
+        let not_after = clock::now_ns();
+        self.bound.store(not_after, Ordering::Relaxed);
+        let shown = lookout.show(SHARERS, door.endpoint.as_fd(), Bound { not_before, not_after });
+        if let Err(e) = shown {
+            explain(format_args!("urxe: while this process is stopped, others may get no packets: {e:?}"));
         }
     }
 
@@ -320,6 +353,9 @@ impl Port {
                 break;
             }
             any = true;
+            if let Some(lookout) = self.lookout.get() {
+                lookout.count();
+            }
             self.serve(node, rx.packets(), true);
             if n < batch::RX_BATCH {
                 break;
@@ -400,6 +436,24 @@ impl Port {
 
     fn flow(&self, qp: &Qp) -> Option<Arc<Flow>> {
         self.flows.read().unwrap_or_else(|e| e.into_inner()).get(&qp.num.0).cloned()
+    }
+}
+
+/// Starts the thread that takes over when whoever gets the packets is stopped.
+fn look_out(node: &'static Node) {
+    let Some(lookout) = node.udp.lookout.get() else { return };
+    let take_over = || {
+        if let Some(door) = node.udp.door.get() {
+            node.udp.renew(node, door, clock::now_ns(), TAKE_OVERS);
+        }
+    };
+    let started = thread::start("anyverbs-port", 128 * 1024, move || {
+        if let Err(e) = lookout.watch(take_over) {
+            explain(format_args!("urxe: nobody looks here whether the port's owner is stopped: {e:?}"));
+        }
+    });
+    if let Err(e) = started {
+        explain(format_args!("urxe: nobody looks here whether the port's owner is stopped: {e:?}"));
     }
 }
 
