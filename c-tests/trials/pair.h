@@ -116,11 +116,13 @@ static inline void qp_init(struct ibv_qp *qp)
 /* By the GID at an index of our own table, with packets of this path MTU. */
 static inline void qp_rts_by(struct ibv_qp *qp, const struct about *me, const struct about *peer, int gid_index, enum ibv_mtu mtu)
 {
+	const char *tclass = getenv("C_TESTS_TCLASS");
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
 		.max_dest_rd_atomic = 4, .min_rnr_timer = 1,
 		.ah_attr = {.is_global = 1, .port_num = 1,
-			    .grh = {.dgid = peer->gid, .hop_limit = 8, .sgid_index = gid_index}},
+			    .grh = {.dgid = peer->gid, .hop_limit = 8, .sgid_index = gid_index,
+				    .traffic_class = tclass ? atoi(tclass) : 0}},
 	};
 	CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));

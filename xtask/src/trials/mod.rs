@@ -12,6 +12,7 @@ mod behaviour;
 mod bulk;
 mod checkers;
 mod conformance;
+mod congestion;
 mod faults;
 mod fuzz;
 mod guest;
@@ -55,6 +56,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         checkers::TRIALS,
         port::TRIALS,
         multicast::TRIALS,
+        congestion::TRIALS,
         netns::TRIALS,
         faults::TRIALS,
         wire_format::TRIALS,
