@@ -1,5 +1,6 @@
 //! Text and messages from the environment, from the kernel, and from other processes of this user.
 use ibverbs::soft::device;
+use ibverbs::soft::link::faults::spec::Spec;
 use ibverbs::soft::verbs::desk::message::{BYTES, Message};
 use ibverbs::sys::{interfaces, log, netlink};
 use std::ffi::OsString;
@@ -9,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 pub fn run(data: &[u8]) {
     let Some((&reader, bytes)) = data.split_first() else { return };
     let text = || String::from_utf8_lossy(bytes).into_owned();
-    match reader % 8 {
+    match reader % 9 {
         0 => attributes(bytes, 3),
         1 => {
             let _ = (interfaces::default_ipv4(&text()), interfaces::default_ipv6(&text()));
@@ -29,6 +30,7 @@ pub fn run(data: &[u8]) {
             }
         }
         6 => drop(device::is_infiniband(Some(&text()))),
+        7 => drop(text().parse::<Spec>()),
         _ => desk(bytes),
     }
 }

@@ -2,10 +2,11 @@
 use super::{Denied, PdId};
 use crate::soft::types::{Access, Key, Qpn};
 use crate::sys::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use crate::sys::thread;
 
 /// A region, 64 bytes, all of them zero while the entry is free. A reader that is not the owner must take a
 /// [`snapshot`](Self::snapshot); the fields may be anything at all where the owner is hostile.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct MrEntry {
     /// Odd while the owner is writing.
@@ -22,8 +23,6 @@ pub struct MrEntry {
     qpn: AtomicU32,
     _reserved: [u32; 4],
 }
-
-const _: () = assert!(size_of::<MrEntry>() == 64);
 
 /// What an entry says, as plain values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,7 +133,7 @@ impl MrEntry {
             if version & 1 == 0 && self.version.load(Relaxed) == version {
                 return (region.key.0 != 0).then_some(region);
             }
-            std::hint::spin_loop();
+            thread::spin_loop();
         }
         None
     }

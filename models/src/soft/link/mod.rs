@@ -1,0 +1,2 @@
+//! `src/soft/link`.
+pub mod shm;

@@ -1,0 +1,37 @@
+//! The entry of a region as peers read it, and what it needs.
+#[path = "../../../../src/soft/mem/entry.rs"]
+pub mod entry;
+
+pub use entry::{MrEntry, Region, Scope, Via};
+
+use super::types::Key;
+
+/// As the library's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PdId(pub u32);
+
+/// As the library's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Denied {
+    Key,
+    Domain,
+    Qp,
+    Access,
+    Range,
+}
+
+/// What the owner does with an entry.
+pub fn write(entry: &MrEntry, region: &Region) {
+    entry.write(region);
+}
+
+/// Makes a key invalid, or valid again.
+pub fn set_key(entry: &MrEntry, key: Key) {
+    entry.set_key(key);
+}
+
+/// What the owner reads.
+pub fn read(entry: &MrEntry) -> Region {
+    entry.read()
+}
