@@ -1,9 +1,11 @@
-/* multicast GROUP OTHER COUNT SENDERS sends|listens: one process of a trial with groups, on one of several hosts. It has three
- * UD queue pairs: two in GROUP, one of which also sends, and one in OTHER, to which nobody sends. Prints `ready`; after SIGUSR1
- * it sends COUNT messages, and some with a wrong Q_Key that nobody may get. When both have got SENDERS times COUNT messages, and
+/* multicast GROUP OTHER COUNT SENDERS sends|listens|forges: one process of a trial with groups, on one of several hosts. It has
+ * three UD queue pairs: two in GROUP, one of which also sends, and one in OTHER, to which nobody sends. Prints `ready`; after SIGUSR1
+ * it sends COUNT messages, and one with a wrong Q_Key that nobody may get. When both have got SENDERS times COUNT messages, and
  * nothing more for a while, it prints for each queue pair `qp I: N once, T again, W wrong`, leaves the groups, prints `left` and
- * waits for SIGUSR1 again. C_TESTS_GID is the index of the GID to send from. */
+ * waits for SIGUSR1 again. C_TESTS_GID is the index of the GID to send from. `forges`: the messages are packets that it makes
+ * itself, from the same address by the interface C_TESTS_INTERFACE, and between them are others that nobody may get. */
 #include "pair.h"
+#include <net/if.h>
 
 enum { GRH = 40, QPS = 3, DEPTH = 512, ROOM = 2048, LENGTH = 1000, QKEY = 0x22222222, HOPS = 33, CLASS = 0x62, NUMBERS = 1024 };
 /* A silence that ends it, milliseconds: the first, while messages are missing, is an error. */
@@ -95,6 +97,113 @@ static void send_one(uint32_t number, int bad)
 	CHECK(!ibv_post_send(qp[0], &wr, &refused));
 }
 
+static uint32_t crc(uint32_t crc, const unsigned char *b, size_t n)
+{
+	while (n--) {
+		crc ^= *b++;
+		for (int i = 0; i < 8; i++)
+			crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
+	}
+	return crc;
+}
+
+/* The ICRC of a packet from `from` and a port to a group: IP and UDP without what routers change, behind eight bytes of ones. */
+static uint32_t icrc(const union ibv_gid *from, const union ibv_gid *to, uint16_t port, const unsigned char *b, size_t n, int v6)
+{
+	unsigned char h[68], *ip = h + 8, *udp = ip + (v6 ? 40 : 20);
+	uint16_t udp_len = htons(8 + n + 4), ip_len = htons(20 + 8 + n + 4), roce = htons(4791);
+	memset(h, 0xff, sizeof h);
+	if (v6) {
+		ip[0] = 0x6f;
+		memcpy(ip + 4, &udp_len, 2);
+		ip[6] = 17;
+		memcpy(ip + 8, from->raw, 16);
+		memcpy(ip + 24, to->raw, 16);
+	} else {
+		ip[0] = 0x45;
+		memcpy(ip + 2, &ip_len, 2);
+		memcpy(ip + 4, "\0\0\x40\0", 4);
+		ip[9] = 17;
+		memcpy(ip + 12, from->raw + 12, 4);
+		memcpy(ip + 16, to->raw + 12, 4);
+	}
+	memcpy(udp, &port, 2);
+	memcpy(udp + 2, &roce, 2);
+	memcpy(udp + 4, &udp_len, 2);
+	uint32_t c = crc(0xffffffff, h, udp + 8 - h);
+	c = crc(crc(c, b, 4), (const unsigned char *)"\xff", 1);
+	return ~crc(c, b + 5, n - 5);
+}
+
+/* A UDP socket whose packets leave from `from` as those of a queue pair do; its port in network byte order. */
+static int forge_socket(const union ibv_gid *from, int v6, uint16_t *port)
+{
+	struct sockaddr_in6 a = {.sin6_family = AF_INET6};
+	struct sockaddr_in a4 = {.sin_family = AF_INET};
+	socklen_t len = v6 ? sizeof a : sizeof a4;
+	void *at = v6 ? (void *)&a : (void *)&a4;
+	int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM, 0), hops = HOPS, class = CLASS, pmtu = IP_PMTUDISC_DO;
+	int interface = if_nametoindex(getenv("C_TESTS_INTERFACE"));
+	struct ip_mreqn out = {.imr_ifindex = interface};
+	memcpy(&a.sin6_addr, from->raw, 16);
+	memcpy(&a4.sin_addr, from->raw + 12, 4);
+	CHECK(fd >= 0 && interface && !bind(fd, at, len) && !getsockname(fd, at, &len));
+	*port = v6 ? a.sin6_port : a4.sin_port;
+	if (v6) {
+		CHECK(!setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_HOPS, &hops, sizeof hops));
+		CHECK(!setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &class, sizeof class));
+		CHECK(!setsockopt(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, &interface, sizeof interface));
+	} else {
+		CHECK(!setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &hops, sizeof hops));
+		CHECK(!setsockopt(fd, IPPROTO_IP, IP_TOS, &class, sizeof class));
+		CHECK(!setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &out, sizeof out));
+		/* Packets that are not to be cut have the id 0. */
+		CHECK(!setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &pmtu, sizeof pmtu));
+	}
+	return fd;
+}
+
+static void forge(unsigned count, int gid)
+{
+	enum { GOOD, PARTITION, CHECKSUM, MEMBER, KEY, KINDS };
+	struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(4791)};
+	struct sockaddr_in to4 = {.sin_family = AF_INET, .sin_port = htons(4791)};
+	unsigned char b[12 + 8 + LENGTH + 4];
+	union ibv_gid from;
+	uint16_t port;
+	CHECK(!ibv_query_gid(open_first(), 1, gid, &from));
+	int v6 = group.raw[0] == 0xff, fd = forge_socket(&from, v6, &port);
+	memcpy(&to.sin6_addr, group.raw, 16);
+	memcpy(&to4.sin_addr, group.raw + 12, 4);
+	printf("ready\n");
+	while (!signals)
+		usleep(1000);
+	for (unsigned i = 0; i < count * KINDS; i++) {
+		int kind = i % KINDS;
+		struct message m = {.pid = getpid(), .number = i / KINDS, .qpn = 0x123456, .bad = kind, .from = from};
+		uint32_t dest = htonl(kind == MEMBER ? 0x000123 : 0xffffff), psn = htonl(i), key = htonl(kind == KEY ? QKEY + 1 : QKEY);
+		uint32_t src = htonl(m.qpn), sum;
+		uint16_t partition = htons(kind == PARTITION ? 0x8001 : 0xffff);
+		pattern(&m);
+		b[0] = 0x64;
+		b[1] = 0x40;
+		memcpy(b + 2, &partition, 2);
+		memcpy(b + 4, &dest, 4);
+		memcpy(b + 8, &psn, 4);
+		memcpy(b + 12, &key, 4);
+		memcpy(b + 16, &src, 4);
+		memcpy(b + 20, &m, sizeof m);
+		sum = htole32(icrc(&from, &group, port, b, sizeof b - 4, v6) ^ (kind == CHECKSUM));
+		memcpy(b + sizeof b - 4, &sum, 4);
+		CHECK(sendto(fd, b, sizeof b, 0, v6 ? (void *)&to : (void *)&to4, v6 ? sizeof to : sizeof to4) == sizeof b);
+		usleep(300);
+	}
+	printf("left\n");
+	while (signals < 2)
+		usleep(1000);
+	exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 6 && sizeof(struct message) == LENGTH);
@@ -104,6 +213,8 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	alarm(90);
 	signal(SIGUSR1, on_signal);
+	if (!strcmp(argv[5], "forges"))
+		forge(count, gid);
 	pair_create(&p, (size_t)(QPS * DEPTH + 1) * ROOM, 4);
 	CHECK(!ibv_destroy_qp(p.qp) && !ibv_destroy_cq(p.cq));
 	CHECK(p.cq = ibv_create_cq(p.ctx, QPS * DEPTH + 16, NULL, NULL, 0));

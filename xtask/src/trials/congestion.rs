@@ -104,7 +104,8 @@ fn counts(net: &Net) -> Result<Counts, String> {
     })
 }
 
-fn nft(net: &Net, side: usize, rule: &str) -> Result<String, String> {
+/// A rule, or a question, to nftables of one host.
+pub fn nft(net: &Net, side: usize, rule: &str) -> Result<String, String> {
     let args = ["netns", "exec", &net.names[side], "nft", rule];
     Ok(run::run(run::command("ip", args), Duration::from_secs(10))?.success()?.out)
 }

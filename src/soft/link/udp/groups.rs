@@ -152,3 +152,99 @@ fn places(groups: &[Gid], rows: &[(usize, GidEntry)]) -> BTreeSet<Place> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Endpoint;
+    use super::*;
+    use crate::soft::gid::GidTable;
+    use crate::sys::epoll;
+    use std::net::{SocketAddr, UdpSocket};
+    use std::process::Command;
+
+    fn groups(n: u8) -> Vec<Gid> {
+        let v4 = (0..n).map(|i| format!("239.7.7.{i}"));
+        let all = v4.chain((0..n).map(|i| format!("ff15::7:{i}")));
+        all.map(|group| Gid::from_ip(group.parse().unwrap())).collect()
+    }
+
+    /// Groups of `groups` that this thread's network namespace is in, once for each interface.
+    fn joined() -> usize {
+        let lines = |file: &str| {
+            let text = std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap();
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let v4 = lines("igmp").into_iter().filter(|line| line.trim().get(2..8) == Some("0707EF")).count();
+        let v6 = lines("igmp6").into_iter().filter(|line| line.contains("ff15000000000000")).count();
+        v4 + v6
+    }
+
+    /// A datagram to an IPv4 group, sent on the interface with this address, reaches the endpoint.
+    fn hears(endpoint: &Endpoint, from: &str, group: &str) -> bool {
+        let sender = UdpSocket::bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+        SockRef::from(&sender).set_multicast_if_v4(&from.parse().unwrap()).unwrap();
+        let port = control::local_port(endpoint.as_fd());
+        sender.send_to(b"datagram", (group, port)).unwrap();
+        let heard = epoll::is_ready(endpoint.as_fd(), epoll::IN, 500);
+        let mut rx = crate::soft::link::udp::RxBatch::new().unwrap();
+        while endpoint.receive(&mut rx) > 0 {}
+        heard
+    }
+
+    #[test]
+    fn memberships_follow_groups_and_interfaces_beyond_what_one_socket_may_have() {
+        let ip = |arguments: &str| {
+            let run = Command::new("ip").args(arguments.split(' ')).status();
+            run.is_ok_and(|s| s.success())
+        };
+        // Without the right to make a network namespace there is nothing to see.
+        let body = move || {
+            // SAFETY: only this thread's namespace changes.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0
+                || !ip("link add mc0 type veth peer name mc1")
+            {
+                return;
+            }
+            assert!(ip("addr add 10.79.0.1/24 dev mc0") && ip("addr add 10.79.1.1/24 dev mc1"));
+            assert!(
+                ip("-6 addr add fd79::1/64 dev mc0 nodad") && ip("-6 addr add fd79:1::1/64 dev mc1 nodad")
+            );
+            assert!(ip("link set mc0 up") && ip("link set mc1 up"));
+            let rows = GidTable::new().entries();
+            let (mut memberships, endpoint) = (Memberships::default(), Endpoint::bind(0).unwrap());
+            let few = groups(2);
+            memberships.follow(&endpoint.as_fd(), &few, &rows);
+            assert_eq!((joined(), memberships.keepers.len()), (8, 0));
+            assert!(hears(&endpoint, "10.79.0.1", "239.7.7.0") && hears(&endpoint, "10.79.1.1", "239.7.7.1"));
+            let other = UdpSocket::bind("0.0.0.0:0").unwrap();
+            let group = "239.7.8.1".parse().unwrap();
+            other.join_multicast_v4(&group, &"10.79.0.1".parse().unwrap()).unwrap();
+            assert!(!hears(&endpoint, "10.79.0.1", "239.7.8.1"), "a group of another socket");
+
+            memberships.follow(&endpoint.as_fd(), &groups(30), &rows);
+            assert_eq!(joined(), 120);
+            assert!(!memberships.keepers.is_empty());
+            for group in ["239.7.7.0", "239.7.7.29"] {
+                assert!(
+                    hears(&endpoint, "10.79.0.1", group) && hears(&endpoint, "10.79.1.1", group),
+                    "{group}"
+                );
+            }
+            let next = Endpoint::bind(0).unwrap();
+            memberships.move_to(&next.as_fd());
+            drop(endpoint);
+            assert_eq!(joined(), 120);
+            assert!(hears(&next, "10.79.0.1", "239.7.7.0") && hears(&next, "10.79.1.1", "239.7.7.29"));
+
+            assert!(ip("addr del 10.79.1.1/24 dev mc1"));
+            memberships.follow(&next.as_fd(), &groups(30), &GidTable::new().entries());
+            assert_eq!(joined(), 90);
+            memberships.follow(&next.as_fd(), &few, &GidTable::new().entries());
+            assert_eq!(joined(), 6);
+            memberships.follow(&next.as_fd(), &[], &rows);
+            assert_eq!(joined(), 0);
+            assert!(memberships.is_empty());
+        };
+        std::thread::spawn(body).join().unwrap();
+    }
+}
