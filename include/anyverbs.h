@@ -114,6 +114,19 @@ int anyverbs_read_faults(struct ibv_context *context,
  */
 int anyverbs_read_qp_faults(struct ibv_qp *qp, struct anyverbs_fault_counts *counts, size_t size);
 
+/**
+ * Writes from now on what goes over every path to a pcapng file, as ANYVERBS_PCAP does from the beginning: `%p` in the
+ * name is the process's number, a pcapng file that is there is continued. A trace that goes on ends.
+ *
+ * EEXIST: the file is there, and no pcapng file. Else what open(2) and write(2) give; an older trace goes on then.
+ */
+int anyverbs_start_trace(const char *file);
+
+/**
+ * Ends the trace of this process, if there is one; all that it has seen is in its file.
+ */
+void anyverbs_stop_trace(void);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -1,5 +1,5 @@
-"""icrc.py SCAPY FILE [PCAP]: compares the ICRC of each packet in FILE (lines `source destination port payload-in-hex`) with the one that
-scapy, in the folder SCAPY, computes. With PCAP, writes the packets there as whole IP packets."""
+"""icrc.py SCAPY FILE [PCAP|- [LEAST]]: compares the ICRC of each packet in FILE (lines `source destination port payload-in-hex`) with the one that
+scapy, in the folder SCAPY, computes. With PCAP, writes the packets there as whole IP packets. Fewer than LEAST packets (10000) are too few."""
 import logging
 import sys
 
@@ -27,7 +27,7 @@ for number, line in enumerate(open(sys.argv[2])):
         if wrong < 5:
             print(f"packet {number}: ours {payload[-4:].hex()}, scapy's {theirs[-4:].hex()}: {line[:120]}")
     packets.append(udp / Raw(payload))
-if len(sys.argv) > 3:
+if len(sys.argv) > 3 and sys.argv[3] != "-":
     wrpcap(sys.argv[3], packets, linktype=101)
 print(f"{len(packets)} packets, {wrong} wrong")
-sys.exit(wrong != 0 or len(packets) < 10000)
+sys.exit(wrong != 0 or len(packets) < int(sys.argv[4] if len(sys.argv) > 4 else 10000))

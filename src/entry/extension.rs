@@ -1,10 +1,12 @@
 //! What this library offers beyond verbs. cbindgen makes `include/anyverbs.h` of this file and of `abi/extension.rs`
 //! (`tests/extension.rs`): what it exports is `pub`, and its comments speak to C programmers.
 use crate::abi::{anyverbs_fault_counts, anyverbs_path, ibv_context, ibv_qp};
-use crate::core::convention::{code, given};
+use crate::core::convention::{code, given, nothing};
 use crate::core::extension;
 use crate::provider::object;
-use std::ffi::{CStr, c_char, c_int};
+use crate::soft::node;
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
 
 export!(anyverbs_version => "anyverbs_version" @@ "ANYVERBS_1.0");
 export!(anyverbs_qp_path => "anyverbs_qp_path" @@ "ANYVERBS_1.0");
@@ -12,6 +14,8 @@ export!(anyverbs_set_faults => "anyverbs_set_faults" @@ "ANYVERBS_1.0");
 export!(anyverbs_set_qp_faults => "anyverbs_set_qp_faults" @@ "ANYVERBS_1.0");
 export!(anyverbs_read_faults => "anyverbs_read_faults" @@ "ANYVERBS_1.0");
 export!(anyverbs_read_qp_faults => "anyverbs_read_qp_faults" @@ "ANYVERBS_1.0");
+export!(anyverbs_start_trace => "anyverbs_start_trace" @@ "ANYVERBS_1.0");
+export!(anyverbs_stop_trace => "anyverbs_stop_trace" @@ "ANYVERBS_1.0");
 
 /// The version of this library, as `MAJOR.MINOR.PATCH`.
 pub extern "C" fn anyverbs_version() -> *const c_char {
@@ -92,6 +96,28 @@ pub unsafe extern "C" fn anyverbs_read_qp_faults(
         }
         Ok(0)
     })
+}
+
+/// Writes from now on what goes over every path to a pcapng file, as ANYVERBS_PCAP does from the beginning: `%p` in the
+/// name is the process's number, a pcapng file that is there is continued. A trace that goes on ends.
+///
+/// EEXIST: the file is there, and no pcapng file. Else what open(2) and write(2) give; an older trace goes on then.
+pub unsafe extern "C" fn anyverbs_start_trace(file: *const c_char) -> c_int {
+    code(|| {
+        given(file.cast_mut(), "anyverbs_start_trace", "file")?;
+        // SAFETY: the caller gives a C string.
+        node::node()?.start_trace(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()))?;
+        Ok(0)
+    })
+}
+
+/// Ends the trace of this process, if there is one; all that it has seen is in its file.
+pub extern "C" fn anyverbs_stop_trace() {
+    nothing(|| {
+        if let Some(node) = node::existing() {
+            node.stop_trace();
+        }
+    });
 }
 
 /// A C string; NULL is the empty one.

@@ -1,6 +1,7 @@
 //! `ibv_modify_qp` in our types: all is checked before anything changes, and every refusal names the attribute.
 use super::ah::Address;
 use super::device;
+use super::link::pcap::memory::Connection;
 use super::link::{self, Path};
 use super::node::Node;
 use super::qp::Qp;
@@ -350,6 +351,8 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
         rq.psn = next.rq_psn;
         rq.peer = next.dest_qpn;
         sq.path = path;
+        let connection = next.address.map(|address| Connection::new(&address, next.path_mtu));
+        *qp.connection.lock() = connection;
     }
     if mask.contains(Mask::SQ_PSN) {
         sq.psn = next.sq_psn;

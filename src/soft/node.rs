@@ -9,6 +9,7 @@ use super::device;
 use super::engine::Engine;
 use super::gid::GidTable;
 use super::link::faults::{self, Spec};
+use super::link::pcap::Trace;
 use super::link::udp::port::Port;
 use super::link::wires::Wires;
 use super::mcast::Groups;
@@ -63,6 +64,8 @@ pub struct Node {
     srqs: RwLock<HashMap<u32, Arc<Srq>>>,
     /// What goes wrong with the messages of its QPs, by the environment.
     pub faults: Spec,
+    /// What goes over every path, for Wireshark.
+    pub trace: Trace,
     /// QPs that the application has made so far.
     pub qps_made: AtomicU64,
     deferred: Lock<Vec<Arc<Qp>>>,
@@ -80,8 +83,12 @@ pub fn node() -> Result<&'static Node, Errno> {
     let before = CURRENT.load(Ordering::Acquire);
     let new = Box::into_raw(Box::new(Node::new()?));
     match CURRENT.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: nodes are never freed: contexts and threads keep references for good.
-        Ok(_) => Ok(unsafe { &*new }),
+        Ok(_) => {
+            // SAFETY: nodes are never freed: contexts and threads keep references for good.
+            let node = unsafe { &*new };
+            node.trace_by_environment();
+            Ok(node)
+        }
         Err(_) => {
             // SAFETY: this one lost the race and nobody else has seen it.
             drop(unsafe { Box::from_raw(new) });
@@ -123,6 +130,7 @@ impl Node {
             qp_epoch: AtomicU32::new(0),
             srqs: RwLock::default(),
             faults,
+            trace: Trace::default(),
             qps_made: AtomicU64::new(0),
             deferred: Lock::new(Vec::new()),
             has_deferred: AtomicBool::new(false),
@@ -154,6 +162,8 @@ impl Node {
         self.wires.withdraw_qp(qp);
         self.wires.forget_qp(qp);
         self.udp.disconnect(qp);
+        // What is on its way arrives also if the process ends now.
+        self.udp.send_held(self, u64::MAX);
         self.wires.free_qpn(qp.num);
     }
 

@@ -1,5 +1,6 @@
 //! The only libc calls outside `kernel` and `soft::link`.
 pub mod annotate;
+pub mod append;
 pub mod atomic;
 pub mod barrier;
 pub mod clock;

@@ -34,6 +34,11 @@ enum Command {
     /// docs/FAULTS.md says what each means on which path. The peer is not concerned: it has faults of its own, or none.
     #[command(verbatim_doc_comment)]
     Faults(run::Faults),
+    /// Runs a program and writes what it sends and receives to a file for Wireshark, as `run` does otherwise.
+    ///
+    /// Messages between hosts are there as the packets that they are, those within this host as the packets that they
+    /// stand for; the interface of a packet tells its way: udp, shm, direct (cross-memory attach) or local.
+    Trace(run::Trace),
     /// Shows what this machine offers: devices, addresses, cross-memory attach, ports and limits.
     Doctor,
 }
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(run) => run.exec(),
         Command::Faults(faults) => faults.exec(),
+        Command::Trace(trace) => trace.exec(),
         Command::Doctor => doctor::doctor(),
     }
 }

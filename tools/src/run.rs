@@ -1,9 +1,11 @@
-//! `anyverbs run` and `anyverbs faults`: the environment that makes a program use our libraries, and exec.
+//! `anyverbs run`, `faults` and `trace`: the environment that makes a program use our libraries, and exec.
 use std::{
     env,
     ffi::{OsStr, OsString},
-    io,
+    fs::{File, OpenOptions},
+    io::{self, Read},
     os::unix::process::CommandExt,
+    path::{self, Path, PathBuf},
     process::{Command, ExitCode},
 };
 
@@ -26,6 +28,15 @@ pub struct Run {
 pub struct Faults {
     /// What goes wrong, with commas between the items
     faults: OsString,
+    #[command(flatten)]
+    run: Run,
+}
+
+/// A file, and the program whose messages go there.
+#[derive(Args)]
+pub struct Trace {
+    /// The pcapng file, begun anew; %p in its name is the number of each process, which then has a file of its own
+    file: PathBuf,
     #[command(flatten)]
     run: Run,
 }
@@ -63,6 +74,36 @@ impl Faults {
     pub fn exec(self) -> ExitCode {
         self.run.exec_with(&[("ANYVERBS_FAULTS", self.faults)])
     }
+}
+
+impl Trace {
+    /// Becomes the program. A file that is no trace stays as it is; the program is not started then.
+    pub fn exec(self) -> ExitCode {
+        let begun = path::absolute(&self.file).and_then(|file| {
+            begin(&file)?;
+            Ok(file)
+        });
+        match begun {
+            Ok(file) => self.run.exec_with(&[("ANYVERBS_PCAP", file.into_os_string())]),
+            Err(why) => fail(self.file.as_os_str(), &why, 126),
+        }
+    }
+}
+
+/// Empties a trace that is there.
+fn begin(file: &Path) -> io::Result<()> {
+    /// What a pcapng file begins with.
+    const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+    let mut head = Vec::new();
+    match File::open(file) {
+        Ok(there) => there.take(SECTION.len() as u64).read_to_end(&mut head)?,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(why) => return Err(why),
+    };
+    if !head.is_empty() && head != SECTION {
+        return Err(io::Error::other("it is there, and no pcapng file"));
+    }
+    OpenOptions::new().write(true).truncate(true).open(file).map(drop)
 }
 
 /// `first`, then what the variable holds, with colons.

@@ -1,4 +1,5 @@
 //! Both QPs are in this process: a message is one copy, carried out on the sender's thread.
+use super::pcap;
 use super::wires::foreign::{self, Turn};
 use crate::soft::ah::Ah;
 use crate::soft::mem::run::{Run, RunMut};
@@ -83,6 +84,7 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
             return true;
         }
         Err(Trouble::There(Nak::Rnr)) => {
+            trace_refusal(qp, sq, at, peer, Nak::Rnr);
             // It is begun, and keeps its number.
             sq.number(at, psns);
             let code = peer.map_or(0, |p| p.rq.lock().min_rnr_timer);
@@ -90,7 +92,10 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
                 qp.node.timers.arm(qp, sq.wait_until);
             }
         }
-        Err(Trouble::There(nak)) if nak != Nak::Silent => sq.doom(qp, at, nak.status()),
+        Err(Trouble::There(nak)) if nak != Nak::Silent => {
+            trace_refusal(qp, sq, at, peer, nak);
+            sq.doom(qp, at, nak.status());
+        }
         Err(_) => {
             if sq.back_off(qp, at, clock::now_ns()) {
                 qp.node.timers.arm(qp, sq.wait_until);
@@ -98,6 +103,15 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
         }
     }
     false
+}
+
+/// Writes to a trace, if there is one, that the peer refuses request `at`.
+#[cold]
+fn trace_refusal(qp: &Qp, sq: &Requester, at: u64, peer: Option<&Qp>, nak: Nak) {
+    if let Some(peer) = peer.filter(|_| pcap::is_on()) {
+        let timer = peer.rq.lock().min_rnr_timer;
+        pcap::memory::refused(qp, sq, at, peer.num, (nak, timer));
+    }
 }
 
 fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {

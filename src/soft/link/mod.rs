@@ -1,10 +1,11 @@
 //! How messages travel: local (same process), shm (same host), udp (RoCEv2).
 //!
 //! A link takes requests that a QP's `Requester` has `ready`, carries them, and drives the other QP's `Responder`.
-//! `watched` stands before them where `faults` are asked for.
+//! `watched` stands before them where `faults` are asked for, or `pcap` writes a trace.
 pub mod faults;
 pub mod local;
 pub mod multicast;
+pub mod pcap;
 pub mod shm;
 pub mod udp;
 mod watched;

@@ -1,9 +1,10 @@
-//! Requests of a QP that faults may strike: one at a time, apart from the fast path.
+//! Requests of a QP that faults may strike, or that a trace is written of: one at a time, apart from the fast path.
 use super::faults::messages::Turn;
+use super::pcap::{self, Via};
 use super::{Path, destination, forward, local, multicast, send_datagram, wires};
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
-use crate::soft::types::{QpType, WcStatus};
+use crate::soft::types::{QpType, Qpn, WcStatus};
 use crate::sys::clock;
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -19,13 +20,43 @@ pub fn pump(qp: &Qp, sq: &mut Requester) {
     }
     while let Some(at) = sq.ready(qp) {
         match strike(qp, sq, at, now) {
-            Continue(true) => forward::<true>(qp, sq),
+            Continue(true) => send(qp, sq, at),
             Continue(false) => {}
             Break(()) => return,
         }
         if sq.queue.next <= at {
             return;
         }
+    }
+}
+
+/// Carries request `at` out; what `wires` sends is written to the trace there.
+fn send(qp: &Qp, sq: &mut Requester, at: u64) {
+    if !pcap::is_on() {
+        return forward::<true>(qp, sq);
+    }
+    if qp.kind == QpType::Ud {
+        let ah = destination(qp, sq, at).ok().filter(|_| !is_packet(qp, sq, at));
+        let written = ah.and_then(|ah| pcap::memory::datagram(qp, sq, at, &ah));
+        let local = qp.node.owns_slot(sq.queue.wqe(at).remote_qpn.slot());
+        forward::<true>(qp, sq);
+        if let Some(written) = written.filter(|_| sq.queue.next > at) {
+            written.write(qp.node, if local { Via::Local } else { Via::Shm });
+        }
+        return;
+    }
+    let is_home = qp.kind != QpType::XrcSend || qp.node.owns_slot(Qpn(sq.queue.wqe(at).srqn).slot());
+    let to = match sq.path {
+        Path::Local(to) if is_home => to,
+        _ => return forward::<true>(qp, sq),
+    };
+    if sq.check(qp, at).is_ok() {
+        pcap::memory::request(qp, sq, at, to, Via::Local);
+    }
+    let state = qp.state();
+    forward::<true>(qp, sq);
+    if sq.queue.tail > at && qp.state() == state && qp.is_reliable() {
+        pcap::memory::answered(qp, sq, at, to, Via::Local);
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::channel::AsyncQueue;
-use super::link::{Path, faults};
+use super::link::{Path, faults, pcap};
 use super::mem::PdId;
 use super::node::Node;
 use super::types::{Access, EventType, QpState, QpType, Qpn, WcStatus};
@@ -57,6 +57,8 @@ pub struct Qp {
     pub handles: AtomicU32,
     /// Those beside the first.
     pub openers: Lock<Vec<Arc<dyn Handle>>>,
+    /// How messages of a connected QP look in a trace.
+    pub connection: Lock<Option<pcap::memory::Connection>>,
     /// Faults on request, of QPs that the application made.
     pub faults: OnceLock<faults::OfQp>,
     state: AtomicU8,
@@ -159,6 +161,7 @@ impl Qp {
             blocks_self: AtomicBool::new(false),
             handles: AtomicU32::new(1),
             openers: Lock::default(),
+            connection: Lock::new(None),
             faults: OnceLock::new(),
             state: AtomicU8::new(QpState::Reset as u8),
             events,

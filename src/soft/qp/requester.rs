@@ -7,7 +7,7 @@ use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe};
 use crate::soft::link::multicast::Fanout;
 use crate::soft::link::wires::Wire;
-use crate::soft::link::{Path, faults};
+use crate::soft::link::{Path, faults, pcap};
 use crate::soft::types::{
     EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode,
 };
@@ -102,15 +102,15 @@ impl Requester {
         }
     }
 
-    /// Each request is looked at by itself: faults may strike it.
+    /// Each request is looked at by itself: faults may strike it, or a trace is written.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.watched
     }
 
-    /// The faults have changed.
+    /// The faults have changed, or a trace begins or ends.
     pub fn watch(&mut self) {
-        self.watched = self.faults.is_some();
+        self.watched = self.faults.is_some() || pcap::is_on();
     }
 
     /// The CQ of its sends.

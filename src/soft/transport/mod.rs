@@ -8,7 +8,7 @@ mod outbox;
 mod replies;
 pub mod requester;
 pub mod responder;
-mod segment;
+pub(in crate::soft) mod segment;
 #[cfg(test)]
 mod sim;
 mod timing;

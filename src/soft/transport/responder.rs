@@ -331,7 +331,14 @@ fn next(msn: u32) -> u32 {
     (msn + 1) & 0xff_ffff
 }
 
-fn answer(to: &Settings, operation: Operation, psn: Psn, syndrome: Syndrome, msn: u32) -> Packet {
+/// An answer without payload; READ responses in the midst have no AETH.
+pub(in crate::soft) fn answer(
+    to: &Settings,
+    operation: Operation,
+    psn: Psn,
+    syndrome: Syndrome,
+    msn: u32,
+) -> Packet {
     let packet = Packet::new(Bth::new(Opcode::new(to.transport, operation), to.remote_qpn, psn));
     let aeth = (operation != Operation::ReadResponseMiddle).then_some(Aeth { syndrome, msn });
     Packet { aeth, ..packet }

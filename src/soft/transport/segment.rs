@@ -4,24 +4,24 @@ use crate::soft::types::{Key, Psn, WrOpcode};
 use crate::soft::wire::{AtomicEth, Bth, Feth, Opcode, Operation, Packet, Reth, Transport};
 
 /// Packets of `length` bytes: at least one.
-pub(super) const fn packets(length: u32, mtu: u32) -> u32 {
+pub(in crate::soft) const fn packets(length: u32, mtu: u32) -> u32 {
     if length == 0 { 1 } else { length.div_ceil(mtu) }
 }
 
 /// Bytes of packet `i` of `length` bytes.
-pub(super) const fn payload(length: u32, mtu: u32, i: u32) -> u32 {
+pub(in crate::soft) const fn payload(length: u32, mtu: u32, i: u32) -> u32 {
     let left = length - i * mtu;
     if left < mtu { left } else { mtu }
 }
 
 /// Travels as SEND or WRITE: payload goes out, acknowledgements come back.
-pub(super) const fn pushes(opcode: WrOpcode) -> bool {
+pub(in crate::soft) const fn pushes(opcode: WrOpcode) -> bool {
     use WrOpcode::*;
     matches!(opcode, Send | SendImm | SendInv | Write | WriteImm)
 }
 
 /// Is answered with data, if only an empty response: FLUSH and ATOMIC WRITE.
-pub(super) const fn pulls(opcode: WrOpcode) -> bool {
+pub(in crate::soft) const fn pulls(opcode: WrOpcode) -> bool {
     use WrOpcode::*;
     matches!(opcode, Read | CmpSwap | FetchAdd | Flush | AtomicWrite)
 }
@@ -40,7 +40,7 @@ fn operation(opcode: WrOpcode, first: bool, last: bool) -> Operation {
 }
 
 /// Headers of packet `i` of `count` of a SEND or WRITE.
-pub(super) fn push_packet(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) -> Packet {
+pub(in crate::soft) fn push_packet(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) -> Packet {
     let (first, last) = (i == 0, i + 1 == count);
     let mut packet = request(operation(op.opcode, first, last), op, to, psn);
     if first && matches!(op.opcode, WrOpcode::Write | WrOpcode::WriteImm) {
@@ -58,14 +58,14 @@ pub(super) fn push_packet(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) 
 }
 
 /// A READ request for `length` bytes from `offset` of the message.
-pub(super) fn read_packet(op: &Op, to: &Settings, psn: Psn, offset: u32, length: u32) -> Packet {
+pub(in crate::soft) fn read_packet(op: &Op, to: &Settings, psn: Psn, offset: u32, length: u32) -> Packet {
     let reth = Reth { va: op.remote_addr.wrapping_add(u64::from(offset)), rkey: op.rkey, length };
     let packet = request(Operation::ReadRequest, op, to, psn);
     Packet { reth: Some(reth), bth: Bth { ack_req: true, ..packet.bth }, ..packet }
 }
 
 /// A compare-and-swap or fetch-and-add.
-pub(super) fn atomic_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
+pub(in crate::soft) fn atomic_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
     let (operation, swap_or_add, compare) = match op.opcode {
         WrOpcode::CmpSwap => (Operation::CmpSwap, op.swap, op.compare_add),
         _ => (Operation::FetchAdd, op.compare_add, 0),
@@ -76,14 +76,14 @@ pub(super) fn atomic_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
 }
 
 /// An ATOMIC WRITE, whose 8 bytes follow.
-pub(super) fn atomic_write_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
+pub(in crate::soft) fn atomic_write_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
     let reth = Reth { va: op.remote_addr, rkey: op.rkey, length: op.length };
     let packet = request(Operation::AtomicWrite, op, to, psn);
     Packet { reth: Some(reth), bth: Bth { ack_req: true, ..packet.bth }, ..packet }
 }
 
 /// A FLUSH.
-pub(super) fn flush_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
+pub(in crate::soft) fn flush_packet(op: &Op, to: &Settings, psn: Psn) -> Packet {
     let feth = Feth { types: op.swap as u8, level: (op.swap >> 8) as u8 };
     let reth = Reth { va: op.remote_addr, rkey: op.rkey, length: op.compare_add as u32 };
     let packet = request(Operation::Flush, op, to, psn);

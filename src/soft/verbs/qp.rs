@@ -196,6 +196,8 @@ unsafe fn wrap(
         shared.cookie.store(whole as usize, Ordering::Relaxed);
         context.faults.adopt(&shared, context.node.qps_made.fetch_add(1, Ordering::Relaxed));
         context.node.add_qp(&shared);
+        // A trace that begins meanwhile may have overlooked it.
+        shared.sq.lock().watch();
         ibqp
     }
 }

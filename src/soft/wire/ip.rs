@@ -82,6 +82,43 @@ impl IpUdp {
         }
         b
     }
+
+    /// Appends an Ethernet frame with this UDP payload; IPv4 has this id. The hardware addresses are made of the others.
+    pub fn frame(&self, id: u16, traffic_class: u8, hop_limit: u8, payload: &[u8], to: &mut Vec<u8>) {
+        let mut headers = self.grh(payload.len(), traffic_class, hop_limit);
+        let v4 = headers[0] >> 4 != 6;
+        let (ip, addresses) = if v4 { (GRH_LEN - IPV4_LEN, 12) } else { (0, 8) };
+        let ip = &mut headers[ip..];
+        if v4 {
+            ip[4..6].copy_from_slice(&id.to_be_bytes());
+            ip[10..12].fill(0);
+            let sum = checksum(ip);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        let (src, dst) = ip[addresses..].split_at((ip.len() - addresses) / 2);
+        for address in [dst, src] {
+            // Locally administered.
+            to.extend([2, 0]);
+            to.extend(&address[address.len() - 4..]);
+        }
+        to.extend(if v4 { [0x08, 0x00] } else { [0x86, 0xdd] });
+        let mut udp = [0; UDP_LEN];
+        let length = (UDP_LEN + payload.len()) as u16;
+        udp[0..2].copy_from_slice(&self.src_port.to_be_bytes());
+        udp[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        udp[4..6].copy_from_slice(&length.to_be_bytes());
+        let pseudo = [&ip[addresses..], &[0, PROTO_UDP], &length.to_be_bytes()];
+        let sum = pseudo.into_iter().chain([&udp[..], payload]).fold(0, |sum, part| sum + words(part));
+        // A sum of zero would say that there is none.
+        let sum = match fold(sum) {
+            0xffff => 0xffff,
+            sum => !sum,
+        };
+        udp[6..8].copy_from_slice(&sum.to_be_bytes());
+        to.extend(&*ip);
+        to.extend(udp);
+        to.extend(payload);
+    }
 }
 
 /// Where the datagram went whose GRH this is.
@@ -92,6 +129,20 @@ pub fn destination(grh: &[u8; GRH_LEN]) -> Gid {
         return Gid(raw);
     }
     Gid::from_ip(Ipv4Addr::new(grh[36], grh[37], grh[38], grh[39]).into())
+}
+
+/// Source, destination, traffic class and hop limit of the datagram whose GRH this is.
+pub fn addresses(grh: &[u8; GRH_LEN]) -> (IpAddr, IpAddr, u8, u8) {
+    if grh[0] >> 4 == 6 {
+        let [src, dst] = [8, 24].map(|at| {
+            let mut raw = [0; 16];
+            raw.copy_from_slice(&grh[at..at + 16]);
+            IpAddr::from(raw)
+        });
+        return (src, dst, grh[0] << 4 | grh[1] >> 4, grh[7]);
+    }
+    let [src, dst] = [32, 36].map(|at| IpAddr::from([grh[at], grh[at + 1], grh[at + 2], grh[at + 3]]));
+    (src, dst, grh[21], grh[28])
 }
 
 fn ipv4(b: &mut [u8], src: Ipv4Addr, dst: Ipv4Addr, payload: usize) {
@@ -122,11 +173,19 @@ fn to_v6(ip: IpAddr) -> Ipv6Addr {
 
 /// The ones' complement sum of 16-bit words (RFC 1071).
 fn checksum(b: &[u8]) -> u16 {
-    let mut sum: u32 = b.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    !fold(words(b))
+}
+
+/// The sum of 16-bit words; an odd byte is the upper half of one.
+fn words(b: &[u8]) -> u32 {
+    b.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |low| u32::from(*low))).sum()
+}
+
+fn fold(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    !(sum as u16)
+    sum as u16
 }
 
 #[cfg(test)]
@@ -140,7 +199,34 @@ mod tests {
         assert_eq!(grh[..20], [0; 20]);
         assert_eq!(grh[20..30], [0x45, 0x62, 0, 116, 0, 0, 0x40, 0, 33, 17]);
         assert_eq!(grh[32..], [10, 9, 1, 2, 10, 9, 1, 1]);
+        assert_eq!(addresses(&grh), (ip.src, ip.dst, 0x62, 33));
         assert_eq!(checksum(&grh[20..]), 0);
+    }
+
+    #[test]
+    fn frames_have_headers_whose_checksums_are_right() {
+        for (src, dst, ethertype, header) in
+            [("10.9.1.2", "10.9.1.1", 0x0800, 20), ("fd00::1", "fd00::2", 0x86dd, 40)]
+        {
+            let ip = IpUdp::new(src.parse().unwrap(), dst.parse().unwrap(), 0xc001);
+            for len in [16, 17, 300] {
+                let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
+                let mut frame = Vec::new();
+                ip.frame(0x1234, 0x62, 33, &payload, &mut frame);
+                assert_eq!(frame.len(), 14 + header + UDP_LEN + payload.len());
+                assert_eq!((frame[5], frame[11]), (if header == 20 { 1 } else { 2 }, 3 - frame[5]));
+                assert_eq!(u16::from_be_bytes([frame[12], frame[13]]), ethertype);
+                let (net, udp) = frame[14..].split_at(header);
+                let addresses = if header == 20 { &net[12..] } else { &net[8..] };
+                if header == 20 {
+                    assert_eq!((checksum(net), &net[4..6]), (0, &[0x12, 0x34][..]));
+                }
+                let length = (udp.len() as u32).to_be_bytes();
+                let sum = words(addresses) + words(&[0, PROTO_UDP]) + words(&length) + words(udp);
+                assert_eq!(fold(sum), 0xffff);
+                assert_eq!(udp[UDP_LEN..], payload);
+            }
+        }
     }
 
     #[test]
@@ -149,5 +235,6 @@ mod tests {
         let grh = ip.grh(88, 0x62, 33);
         assert_eq!(grh[..8], [0x66, 0x20, 0, 0, 0, 96, 17, 33]);
         assert_eq!((grh[23], grh[39]), (1, 2));
+        assert_eq!(addresses(&grh), (ip.src, ip.dst, 0x62, 33));
     }
 }

@@ -34,6 +34,7 @@ mod qperf;
 pub mod sid;
 mod simulation;
 mod tools;
+mod trace;
 mod ucx;
 mod users;
 mod view;
@@ -59,6 +60,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         congestion::TRIALS,
         netns::TRIALS,
         faults::TRIALS,
+        trace::TRIALS,
         wire_format::TRIALS,
         behaviour::TRIALS,
         conformance::TRIALS,

@@ -14,7 +14,7 @@ pub const TRIALS: &[Trial] =
     &[Trial { name: "wire-format", limit: Duration::from_secs(900), run: wire_format }];
 
 fn wire_format(ctx: &mut Ctx<'_>) {
-    let folder = stage::target().join("wire-format");
+    let folder = folder();
     if let Err(why) = fs::create_dir_all(&folder) {
         return ctx.check("making a folder", Err(why.to_string()));
     }
@@ -44,8 +44,13 @@ fn wire_format(ctx: &mut Ctx<'_>) {
     }
 }
 
+/// The folder where scapy lies, and other files of this trial.
+pub fn folder() -> std::path::PathBuf {
+    stage::target().join("wire-format")
+}
+
 /// A folder with scapy from the Python registry; Debian's does not know RoCE over IPv6.
-fn scapy(folder: &Path) -> Result<std::path::PathBuf, String> {
+pub fn scapy(folder: &Path) -> Result<std::path::PathBuf, String> {
     let to = folder.join("python");
     if !to.join("scapy/contrib/roce.py").exists() {
         let mut cmd = run::command("python3", ["-m", "pip", "install", "-q", "--no-deps", "--target"]);

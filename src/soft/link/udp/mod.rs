@@ -22,6 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 
 pub use batch::{Received, RxBatch};
+pub(in crate::soft::link) use sides::op_of;
 
 /// The hop limit where the application gave none.
 pub const DEFAULT_HOP_LIMIT: u8 = 64;

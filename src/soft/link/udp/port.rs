@@ -9,6 +9,7 @@ use crate::soft::ah::{Address, Ah};
 use crate::soft::engine::UDP_TOKEN;
 use crate::soft::link::faults::chance::Chance;
 use crate::soft::link::faults::packets::{self, Held};
+use crate::soft::link::pcap;
 use crate::soft::link::shm::slot;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::node::Node;
@@ -228,23 +229,38 @@ impl Port {
         join: bool,
         chance: Option<&mut Chance>,
     ) {
-        match (self.door.get(), chance) {
-            (Some(door), None) if !out.is_empty() => door.endpoint.send(path, out, join),
-            (Some(door), Some(chance)) if !out.is_empty() => self.strike(node, door, path, out, chance),
+        match self.door.get() {
+            Some(door) if !out.is_empty() => match chance {
+                None if !pcap::is_on() => door.endpoint.send(path, out, join),
+                chance => self.send_singly(node, door, path, out, chance),
+            },
             _ => out.clear(),
         }
     }
 
+    /// Sends packets one by one, after faults have struck and a trace has seen what goes.
     #[cold]
-    fn strike(&self, node: &Node, door: &Door, path: &Path, out: &mut Outbox, chance: &mut Chance) {
+    fn send_singly(
+        &self,
+        node: &Node,
+        door: &Door,
+        path: &Path,
+        out: &mut Outbox,
+        chance: Option<&mut Chance>,
+    ) {
         out.seal(&path.ip_udp());
-        let mut first = u64::MAX;
-        packets::strike(&path.ip_udp(), out, chance, clock::now_ns(), |due, datagram| {
-            first = first.min(due);
-            self.held.put(due, path, datagram)
-        });
-        if first < u64::MAX {
-            node.timers.arm_packets(first);
+        if let Some(chance) = chance {
+            let mut first = u64::MAX;
+            packets::strike(&path.ip_udp(), out, chance, clock::now_ns(), |due, datagram| {
+                first = first.min(due);
+                self.held.put(due, path, datagram)
+            });
+            if first < u64::MAX {
+                node.timers.arm_packets(first);
+            }
+        }
+        if pcap::is_on() {
+            node.trace.sent(path, out);
         }
         door.endpoint.send(path, out, false);
     }
@@ -256,6 +272,9 @@ impl Port {
             while let Some((path, datagram)) = self.held.next(now) {
                 out.push_bytes(&datagram);
                 out.set_sealed();
+                if pcap::is_on() {
+                    node.trace.sent(&path, out);
+                }
                 door.endpoint.send(&path, out, false);
             }
         });
@@ -380,6 +399,9 @@ impl Port {
         let mut touched: Vec<(Arc<Qp>, Arc<Flow>)> = Vec::new();
         let mut passed = false;
         for received in packets {
+            if pcap::is_on() {
+                node.trace.received(&received);
+            }
             let Ok(to) = BthView::new_checked(received.datagram).map(|view| view.dest_qpn()) else {
                 continue;
             };
@@ -481,6 +503,19 @@ pub fn send_to_group(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<()
 /// # Errors
 /// How the request fails.
 pub fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<(), WcStatus> {
+    let packet = datagram_packet(qp, sq, at);
+    let length = sq.queue.wqe(at).length as usize;
+    with_outbox(|out| {
+        let bytes = out.push(&packet, length);
+        sq.gather(qp, at, 0, RunMut::of(bytes))?;
+        let chance = sq.faults.as_mut().map(|faults| &mut faults.chance);
+        qp.node.udp.send(qp.node, &path_of(qp.node, &ah.address), out, false, chance);
+        Ok(())
+    })
+}
+
+/// The headers of datagram `at`.
+pub fn datagram_packet(qp: &Qp, sq: &Requester, at: u64) -> Packet {
     let wqe = sq.queue.wqe(at);
     let imm = matches!(wqe.opcode, WrOpcode::SendImm).then_some(wqe.imm);
     let operation = if imm.is_some() { Operation::SendOnlyImm } else { Operation::SendOnly };
@@ -489,15 +524,7 @@ pub fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<()
         ..Bth::new(Opcode::new(Transport::Ud, operation), wqe.remote_qpn, sq.psn.plus(at as u32))
     };
     let deth = Deth { qkey: sq.qkey_of(at), src_qpn: qp.num };
-    let packet = Packet { deth: Some(deth), imm, ..Packet::new(bth) };
-    let length = wqe.length as usize;
-    with_outbox(|out| {
-        let bytes = out.push(&packet, length);
-        sq.gather(qp, at, 0, RunMut::of(bytes))?;
-        let chance = sq.faults.as_mut().map(|faults| &mut faults.chance);
-        qp.node.udp.send(qp.node, &path_of(qp.node, &ah.address), out, false, chance);
-        Ok(())
-    })
+    Packet { deth: Some(deth), imm, ..Packet::new(bth) }
 }
 
 /// A packet to a group, or to the QPN that stands for one: a datagram to both goes to each member.

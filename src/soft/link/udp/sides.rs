@@ -23,30 +23,11 @@ impl SendSide for Sends<'_> {
         if self.sq.faults.as_ref().is_some_and(|faults| faults.kills(n)) {
             return Some(Err(WcStatus::LocQpOpErr));
         }
-        let wqe = self.sq.queue.wqe(n);
         // No packet of UC says what to invalidate.
-        if wqe.opcode == WrOpcode::SendInv && self.qp.kind == QpType::Uc {
+        if self.sq.queue.wqe(n).opcode == WrOpcode::SendInv && self.qp.kind == QpType::Uc {
             return Some(Err(WcStatus::LocQpOpErr));
         }
-        if wqe.opcode == WrOpcode::Flush && wqe.compare_add > MAX_MESSAGE as u64 {
-            return Some(Err(WcStatus::LocLenErr));
-        }
-        let (compare_add, swap) = match self.sq.operands(self.qp, n) {
-            Ok(operands) => operands,
-            Err(status) => return Some(Err(status)),
-        };
-        Some(Ok(Op {
-            opcode: wqe.opcode,
-            length: wqe.length,
-            remote_addr: wqe.remote_addr,
-            rkey: wqe.rkey,
-            imm: wqe.imm,
-            compare_add,
-            swap,
-            srqn: wqe.srqn,
-            solicited: wqe.flags.contains(SendFlags::SOLICITED),
-            fence: wqe.flags.contains(SendFlags::FENCE),
-        }))
+        Some(op_of(self.qp, self.sq, n))
     }
 
     fn begun(&mut self, n: u64) {
@@ -83,6 +64,30 @@ impl SendSide for Sends<'_> {
             self.sq.doom(self.qp, n, status);
         }
     }
+}
+
+/// Request `n` as its packets tell it.
+///
+/// # Errors
+/// How the request fails before anything is sent.
+pub fn op_of(qp: &Qp, sq: &Requester, n: u64) -> Result<Op, WcStatus> {
+    let wqe = sq.queue.wqe(n);
+    if wqe.opcode == WrOpcode::Flush && wqe.compare_add > MAX_MESSAGE as u64 {
+        return Err(WcStatus::LocLenErr);
+    }
+    let (compare_add, swap) = sq.operands(qp, n)?;
+    Ok(Op {
+        opcode: wqe.opcode,
+        length: wqe.length,
+        remote_addr: wqe.remote_addr,
+        rkey: wqe.rkey,
+        imm: wqe.imm,
+        compare_add,
+        swap,
+        srqn: wqe.srqn,
+        solicited: wqe.flags.contains(SendFlags::SOLICITED),
+        fence: wqe.flags.contains(SendFlags::FENCE),
+    })
 }
 
 /// The receive half of a QP, whose lock is held.

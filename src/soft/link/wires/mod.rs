@@ -384,6 +384,13 @@ impl Wires {
         }
     }
 
+    /// Looks again whose slots are whose, and so at each entry, since a trace begins.
+    pub fn ask_again(&self) {
+        for wire in self.list().iter() {
+            wire.inbox().cache().proven.clear();
+        }
+    }
+
     fn list(&self) -> List {
         self.list.read().unwrap_or_else(|e| e.into_inner()).clone()
     }

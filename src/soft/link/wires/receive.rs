@@ -9,8 +9,8 @@ use super::message::{
 };
 use super::send::{self, Answer, answer};
 use super::{Wire, foreign};
-use crate::soft::link;
 use crate::soft::link::shm::ring::{Consumer, Entry, Ext};
+use crate::soft::link::{self, pcap};
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::node::Node;
 use crate::soft::qp::requester::Requester;
@@ -122,7 +122,13 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
         if !wire.peer.owns_slot(src.slot()) {
             return;
         }
-        cache.proven.push(src.slot());
+        if pcap::is_on() {
+            // SAFETY: the consumer vouches for `len` readable bytes until the entry is released.
+            let bytes = unsafe { Run::new(entry.payload.as_ptr(), entry.len) };
+            pcap::memory::entry(node, h, bytes, true);
+        } else {
+            cache.proven.push(src.slot());
+        }
     }
     if h.kind < ACK && h.flags & FOREIGN != 0 {
         return cache.shadows.request(node, wire, src, entry);

@@ -10,9 +10,11 @@ use super::message::{
 };
 use super::{STRAYS, Wire};
 use crate::soft::ah::Ah;
+use crate::soft::link::pcap::{self, Via};
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
 use crate::soft::link::shm::ring::{Ext, Header, MAX_PAYLOAD};
-use crate::soft::mem::run::RunMut;
+use crate::soft::mem::run::{Run, RunMut};
+use crate::soft::node;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{GRH_BYTES, Responder};
@@ -42,7 +44,7 @@ pub fn pump<const ONE: bool>(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: 
                 Turn::Waits => break,
             }
         }
-        let put = || send(qp, sq, at, wire, to, &mut wrote);
+        let put = || send::<ONE>(qp, sq, at, wire, to, &mut wrote);
         match wire.try_for_room(qp, put, |sent| matches!(sent, Ok(Sent::Stuck))) {
             Ok(Sent::Done) => {
                 sq.begun(at);
@@ -81,7 +83,7 @@ pub fn repeat(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) {
     }
 }
 
-fn send(
+fn send<const WATCHED: bool>(
     qp: &Qp,
     sq: &mut Requester,
     at: u64,
@@ -90,10 +92,21 @@ fn send(
     wrote: &mut bool,
 ) -> Result<Sent, WcStatus> {
     sq.check(qp, at)?;
-    if sq.queue.wqe(at).cursor == 0 && try_direct(qp, sq, at, wire, to)? {
+    let begins = sq.queue.wqe(at).cursor == 0;
+    if begins && try_direct(qp, sq, at, wire, to)? {
+        if WATCHED && pcap::is_on() {
+            pcap::memory::request(qp, sq, at, to, Via::Direct);
+            if qp.is_reliable() {
+                pcap::memory::answered(qp, sq, at, to, Via::Direct);
+            }
+        }
         return Ok(Sent::Done);
     }
-    Ok(if put_any(qp, sq, at, wire, to, Mark::default(), wrote)? { Sent::Whole } else { Sent::Stuck })
+    let whole = put_any(qp, sq, at, wire, to, Mark::default(), wrote)?;
+    if WATCHED && pcap::is_on() && begins && (whole || sq.queue.wqe(at).cursor > 0) {
+        pcap::memory::request(qp, sq, at, to, Via::Shm);
+    }
+    Ok(if whole { Sent::Whole } else { Sent::Stuck })
 }
 
 /// What distinguishes a request to another process than the peer QP's; 0 for all others.
@@ -112,8 +125,9 @@ impl Mark {
     }
 }
 
-/// Puts request `at`, or the rest of it, into the ring; false when that is full.
-#[inline]
+/// Puts request `at`, or the rest of it, into the ring; false when that is full. One copy for all callers, so that what it
+/// calls is part of it.
+#[inline(never)]
 pub fn put_any(
     qp: &Qp,
     sq: &mut Requester,
@@ -254,7 +268,19 @@ pub(super) fn put(wire: &Wire, header: &Header) -> bool {
     let mut tx = wire.peer.tx.lock();
     let Some(slot) = tx.try_reserve(&header.ext, 0) else { return false };
     slot.commit(header, 0);
+    if pcap::is_on() {
+        drop(tx);
+        trace_answer(header, Run::of(&[]));
+    }
     true
+}
+
+/// Writes an answer of ours to the trace; requests are seen before they come here.
+#[cold]
+fn trace_answer(header: &Header, bytes: Run<'_>) {
+    if let Some(node) = node::existing().filter(|_| header.kind >= ACK) {
+        pcap::memory::entry(node, header, bytes, false);
+    }
 }
 
 /// WRITE and READ without the peer's help, while nothing of this QP is on its way: so order holds.
@@ -438,7 +464,13 @@ fn put_answer(qp: &Qp, rq: &mut Responder, wire: &Wire, to: Qpn, answer: Answer)
             // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
             let room = unsafe { RunMut::new(slot.payload(), n as usize) };
             match rq.read(qp, rkey, addr.wrapping_add(done as u64), room) {
-                Ok(()) => slot.commit(&header, n as usize),
+                Ok(()) => {
+                    if pcap::is_on() {
+                        // SAFETY: what was just written there; nobody else has it before the commit.
+                        trace_answer(&header, unsafe { Run::new(slot.payload(), n as usize) });
+                    }
+                    slot.commit(&header, n as usize);
+                }
                 Err(nak) => {
                     drop(tx);
                     return put_answer(qp, rq, wire, to, Answer::Nak(psn, Refusal::Nak(nak, 0)));
