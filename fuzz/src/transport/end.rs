@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 /// Packets that wait at most; a socket holds no more either.
 const INBOX: usize = 256;
 /// What one end may keep on the heap, whatever it is sent: its flights, and answers that wait.
-const KEPT: isize = 96 << 10;
+const KEPT: isize = 64 << 10;
 /// Calls into the sides that one packet may cause: a window of completions, and a few of its own.
 const CALLS: usize = 2 * WINDOW as usize + 8;
 

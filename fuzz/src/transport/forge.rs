@@ -83,6 +83,15 @@ pub(super) fn spoil(datagram: &mut Vec<u8>, input: &mut Input<'_>) {
     icrc::seal(&addresses(from), datagram);
 }
 
+/// Takes `stride` from the packet's number.
+pub(super) fn step_back(to: &End, datagram: &mut [u8], stride: u32) {
+    if let Some(psn) = datagram.get_mut(9..12) {
+        let before = u32::from_be_bytes([0, psn[0], psn[1], psn[2]]);
+        psn.copy_from_slice(&before.wrapping_sub(stride).to_be_bytes()[1..]);
+    }
+    seal(to, datagram);
+}
+
 /// Any bytes.
 pub(super) fn raw(input: &mut Input<'_>) -> Vec<u8> {
     let opcode = input.byte();

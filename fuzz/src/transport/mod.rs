@@ -54,6 +54,8 @@ struct World {
     is_hostile: bool,
     now: u64,
     ends: [End; 2],
+    /// Once is enough for an input.
+    flooded: bool,
 }
 
 impl World {
@@ -80,11 +82,11 @@ impl World {
             let settings = |psn| Settings { transport, remote_qpn: Qpn(1 - own as u32), psn, mtu: setup.mtu };
             End::new(&setup, own, settings(psns[own]), settings(psns[1 - own]))
         });
-        Self { setup, is_hostile, now: 0, ends }
+        Self { setup, is_hostile, now: 0, ends, flooded: false }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        let what = input.below(if self.is_hostile { 14 } else { 10 });
+        let what = input.below(if self.is_hostile { 15 } else { 10 });
         let own = input.below(2) as usize;
         match what {
             0 => self.post(own, input),
@@ -131,7 +133,21 @@ impl World {
                 let packet = forge::raw(input);
                 self.ends[own].take(self.now, &packet);
             }
+            13 if !self.flooded => {
+                self.flooded = true;
+                let mut packet = forge::any(&self.setup, &self.ends[own], input);
+                let (count, stride) = (input.below(4) * 700, input.below(3));
+                self.flood(own, &mut packet, count, stride);
+            }
             _ => self.ends[own].disturb(self.now, &self.setup, input),
+        }
+    }
+
+    /// The same packet many times, each with a number `stride` below the one before it.
+    fn flood(&mut self, own: usize, packet: &mut [u8], count: u32, stride: u32) {
+        for _ in 0..count {
+            self.ends[own].take(self.now, packet);
+            forge::step_back(&self.ends[own], packet, stride);
         }
     }
 
@@ -234,5 +250,30 @@ impl World {
             }
             sides::verify(&from.sends, &to.receives, self.setup.transport);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ibverbs::soft::wire::{Bth, Opcode, Operation, Packet, Reth};
+
+    /// Two thousand READs that were carried out before are asked for again, each with a number of its own.
+    #[test]
+    fn a_flood_of_repeated_reads_is_kept_within_bounds() {
+        let mut world = World::new(&mut Input::new(&[1]));
+        let read = Packet {
+            reth: Some(Reth { va: 0, rkey: sides::RKEY, length: 8 }),
+            ..Packet::new(Bth::new(
+                Opcode::new(Transport::Rc, Operation::ReadRequest),
+                Qpn(1),
+                Psn::new(0xff_fff0),
+            ))
+        };
+        let mut datagram = vec![0; read.datagram_len(0)];
+        read.emit(0, &mut datagram);
+        forge::step_back(&world.ends[1], &mut datagram, 0);
+        world.flood(1, &mut datagram, 2100, 1);
+        assert!(world.ends[1].has_replies());
     }
 }
