@@ -49,3 +49,30 @@ impl Running {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_hears_that_the_trials_are_through_and_its_checks_count() {
+        fn waits(over: &AtomicBool) -> Vec<Check> {
+            let end = Instant::now() + Duration::from_secs(10);
+            while !over.load(Ordering::Relaxed) && Instant::now() < end {
+                thread::yield_now();
+            }
+            vec![("heard".into(), if over.load(Ordering::Relaxed) { Ok(()) } else { Err("no".into()) })]
+        }
+        let mut tally = Tally::default();
+        Beside { name: "waits", run: waits }.start().finish(&mut tally, true);
+        assert_eq!((tally.passed, tally.failed), (1, 0));
+    }
+
+    #[test]
+    fn a_step_that_panics_or_checks_nothing_has_failed() {
+        let mut tally = Tally::default();
+        Beside { name: "panics", run: |_| panic!("on purpose") }.start().finish(&mut tally, false);
+        Beside { name: "nothing", run: |_| Vec::new() }.start().finish(&mut tally, false);
+        assert_eq!((tally.passed, tally.failed), (0, 2));
+    }
+}
