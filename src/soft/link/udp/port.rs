@@ -337,11 +337,11 @@ impl Port {
         }
         self.receive_into(node, door, &mut batch, true);
         let not_before = clock::now_ns();
-        if door.endpoint.renew(&self.memberships.lock()).is_ok() {
-            let _ = door.set.add(door.endpoint.as_fd(), epoll::IN, 0);
+        if door.endpoint.renew(&self.memberships.lock()).is_err() {
+            // Not again at once.
+            return self.bound.store(not_before, Ordering::Relaxed);
         }
-        // Also where it failed: not again at once.
-        self.bound.store(clock::now_ns(), Ordering::Relaxed);
+        let _ = door.set.add(door.endpoint.as_fd(), epoll::IN, 0);
         if let Some(lookout) = self.lookout.get() {
             self.show(door, lookout, not_before);
         }
