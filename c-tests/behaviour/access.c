@@ -215,7 +215,7 @@ TEST(remote_accesses_that_are_not_allowed_leave_both_qps_in_err_and_memory_as_it
         refused_remotely(opcodes[o], mistake, 0);
 }
 
-TEST(remote_accesses_that_are_not_allowed_between_processes_do_the_same)
+TEST_BETWEEN(remote_accesses_that_are_not_allowed_between_processes_do_the_same)
 {
     EACH_MISTAKE(NO_KEY, OTHER_RIGHT)
         refused_remotely(opcodes[o], mistake, 1);
@@ -223,10 +223,14 @@ TEST(remote_accesses_that_are_not_allowed_between_processes_do_the_same)
 
 TEST(an_rkey_of_another_pd_is_a_remote_access_error)
 {
-    EACH_MISTAKE(OTHER_PD, OTHER_PD) {
+    EACH_MISTAKE(OTHER_PD, OTHER_PD)
         refused_remotely(opcodes[o], mistake, 0);
+}
+
+TEST_BETWEEN(an_rkey_of_another_pd_in_another_process_is_a_remote_access_error)
+{
+    EACH_MISTAKE(OTHER_PD, OTHER_PD)
         refused_remotely(opcodes[o], mistake, 1);
-    }
 }
 
 /* The QP's own access flags are asked before the region's. */

@@ -293,7 +293,7 @@ static void remote_adder(int fd)
     together(fd);
 }
 
-TEST(fetch_and_add_of_several_processes_and_the_cpu_sums_right)
+TEST_BETWEEN(fetch_and_add_of_several_processes_and_the_cpu_sums_right)
 {
     struct side sides[3];
     pid_t others[3];

@@ -6,14 +6,13 @@
 #ifndef BEHAVIOUR_H
 #define BEHAVIOUR_H
 
-#include "../common.h"
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
+#include "hosts.h"
 
 struct test {
     const char *name;
     void (*run)(void);
+    /* Of two processes, which may be on two hosts. */
+    int is_between;
 };
 
 static struct test tests[128];
@@ -22,13 +21,16 @@ static int test_count;
 static int words = -1;
 static off_t words_read;
 
-#define TEST(name)                                                                                                    \
+#define ADD_TEST(name, is_between)                                                                                    \
     static void name(void);                                                                                           \
     __attribute__((constructor)) static void add_##name(void)                                                         \
     {                                                                                                                 \
-        tests[test_count++] = (struct test){#name, name};                                                             \
+        tests[test_count++] = (struct test){#name, name, is_between};                                                 \
     }                                                                                                                 \
     static void name(void)
+#define TEST(name) ADD_TEST(name, 0)
+/* A test whose processes, by with_other, may as well be on two hosts: there, only such tests run. */
+#define TEST_BETWEEN(name) ADD_TEST(name, 1)
 
 /* A condition that must hold; further arguments say with which values it does not. */
 #define EXPECT(condition, ...)                                                                                        \
@@ -52,25 +54,6 @@ MAYBE __attribute__((format(printf, 1, 2))) const char *text_of(const char *form
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     return text;
-}
-
-#define SKIPPED 77
-
-/* The machine lacks what the test needs. */
-MAYBE __attribute__((noreturn)) void skip(const char *why)
-{
-    fprintf(stderr, "%s\n", why);
-    exit(SKIPPED);
-}
-
-/* A network of one's own, with an interface that has 192.0.2.1 and fd00:1::1. */
-MAYBE void own_network(void)
-{
-    if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET))
-        skip("no network namespaces");
-    if (system("ip link set lo up && ip link add be0 type veth peer name be1 && ip addr add 192.0.2.1/24 dev be0 && "
-               "ip -6 addr add fd00:1::1/64 dev be0 nodad && ip link set be1 up && ip link set be0 up"))
-        skip("no veth pairs");
 }
 
 /* What the library has said since the last time. */
@@ -115,47 +98,6 @@ MAYBE void refused(const char *file, int line, const char *call, int got, int er
         die("%s:%d: %s: the reason lacks \"%s\": %s", file, line, call, reason, *text ? text : "nothing was said");
     if (is_ours() && strchr(text, '\n') != strrchr(text, '\n'))
         die("%s:%d: %s: more than one line: %s", file, line, call, text);
-}
-
-/* A child of a test, which ends with it and after 50 seconds; 0 in the child. */
-MAYBE pid_t child(void)
-{
-    pid_t pid = fork();
-
-    if (pid < 0)
-        die("fork");
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        alarm(50);
-    }
-    return pid;
-}
-
-/* The child must end with exit status 0. */
-MAYBE void ends_well(pid_t pid)
-{
-    int status;
-
-    if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
-        die("a child ended with status 0x%x", status);
-}
-
-/* Runs `other` in a process of its own, which talks to this one through a socket; to be called before the device is opened. */
-MAYBE pid_t with_other(void (*other)(int fd), int *fd)
-{
-    int fds[2];
-    pid_t pid;
-
-    ZERO(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds));
-    pid = child();
-    if (pid == 0) {
-        close(fds[0]);
-        other(fds[1]);
-        exit(0);
-    }
-    close(fds[1]);
-    *fd = fds[0];
-    return pid;
 }
 
 /* Both ends of a connection in one process, or of datagrams. */
@@ -256,6 +198,8 @@ int main(int argc, char **argv)
         int chosen = argc == 1, status;
         pid_t pid;
 
+        if (between_hosts() && !tests[i].is_between)
+            continue;
         for (int a = 1; a < argc; a++)
             chosen |= !strcmp(argv[a], tests[i].name);
         if (argc == 2 && !strcmp(argv[1], "--list"))

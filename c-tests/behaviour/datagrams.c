@@ -30,6 +30,29 @@ static int send_by(struct route *r, struct ibv_ah *ah, uint32_t qpn, uint32_t qk
     return ibv_post_send(r->out, &wr, &bad);
 }
 
+/* The 40 bytes at p of a datagram with traffic class 0xb8 and hop limit 17. */
+static void header_is_right(const unsigned char *p, const struct ibv_wc *wc, const union ibv_gid *from,
+                            const union ibv_gid *to)
+{
+    const struct ibv_grh *grh = (const void *)p;
+
+    if (v4_mapped(from)) {
+        EXPECT_EQ(p[20], 0x45);
+        EXPECT(checksum_right(p + 20));
+        EXPECT_EQ(p[29], 17);
+        EXPECT_EQ(p[21], 0xb8);
+        EXPECT_EQ(p[28], 17);
+        EXPECT(!memcmp(p + 32, from->raw + 12, 4) && !memcmp(p + 36, to->raw + 12, 4));
+        EXPECT_EQ(wc->sl & 7, 2);
+    } else {
+        EXPECT_EQ(ntohl(grh->version_tclass_flow) >> 20, 0x6b8);
+        EXPECT_EQ(grh->next_hdr, 17);
+        EXPECT_EQ(grh->hop_limit, 17);
+        EXPECT(!memcmp(&grh->sgid, from, 16) && !memcmp(&grh->dgid, to, 16));
+        EXPECT_EQ(wc->sl & 7, 1);
+    }
+}
+
 /* From each address of this host to each of the same family: the header that comes, and the answer to it. */
 static void headers(void)
 {
@@ -80,25 +103,9 @@ static void headers(void)
                 EXPECT_EQ(wc.qp_num, r.in->qp_num);
                 EXPECT(filled(p + 40, size, (unsigned)s));
                 EXPECT(p[40 + size] == 0xee, "a byte behind the datagram was written");
-                if (four) {
-                    EXPECT_EQ(p[20], 0x45);
-                    EXPECT(checksum_right(p + 20));
-                    EXPECT_EQ(p[29], 17);
-                    EXPECT_EQ(p[21], 0xb8);
-                    EXPECT_EQ(p[28], 17);
-                    EXPECT(!memcmp(p + 32, gids[from].gid.raw + 12, 4) && !memcmp(p + 36, gids[to].gid.raw + 12, 4));
-                    EXPECT_EQ(wc.sl & 7, 2);
-                    v4++;
-                } else {
-                    const struct ibv_grh *grh = (const void *)p;
-
-                    EXPECT_EQ(ntohl(grh->version_tclass_flow), 0x6b812345);
-                    EXPECT_EQ(grh->next_hdr, 17);
-                    EXPECT_EQ(grh->hop_limit, 17);
-                    EXPECT(!memcmp(&grh->sgid, &gids[from].gid, 16) && !memcmp(&grh->dgid, &gids[to].gid, 16));
-                    EXPECT_EQ(wc.sl & 7, 1);
-                    v6++;
-                }
+                header_is_right(p, &wc, &gids[from].gid, &gids[to].gid);
+                EXPECT(four || ntohl(((const struct ibv_grh *)(const void *)p)->version_tclass_flow) == 0x6b812345);
+                *(four ? &v4 : &v6) += 1;
                 memset(&back, 0, sizeof(back));
                 ZERO(ibv_init_ah_from_wc(r.context, PORT, &wc, (void *)p, &back));
                 EXPECT(back.is_global && back.port_num == PORT);
@@ -134,6 +141,104 @@ TEST(grh_area_of_datagrams_and_their_answers_by_ipv4_and_ipv6)
 {
     own_network();
     headers();
+}
+
+/* Two rows of each table at most: between hosts, an IPv4 and an IPv6 address. */
+#define ROWS 2
+
+static int rows(struct ibv_context *context, union ibv_gid *gids)
+{
+    int n = between_hosts() ? ROWS : 1;
+
+    for (int i = 0; i < n; i++)
+        ZERO(ibv_query_gid(context, PORT, between_hosts() ? i : gid_index(), &gids[i]));
+    return n;
+}
+
+static const uint32_t wire_sizes[] = {0, 1, 100, 1024};
+#define WIRE_SIZES 4
+
+/* Answers every datagram to where it came from. */
+static void answerer(int fd)
+{
+    union ibv_gid mine[ROWS], theirs[ROWS];
+    struct side s;
+    int n;
+
+    make_side(&s, open_device(), IBV_QPT_UD, 8192);
+    ZERO(to_init(s.qp));
+    n = rows(s.context, mine);
+    for (unsigned i = 0; i < WIRE_SIZES; i++)
+        ZERO(recv_one(&s, i, i * 2048, 2048));
+    ZERO(to_rtr(s.qp, 0, 0, NULL));
+    ZERO(to_rts(s.qp, 0));
+    tell(fd, mine, sizeof(mine));
+    tell(fd, &s.qp->qp_num, 4);
+    hear(fd, theirs, sizeof(theirs));
+    for (int row = 0; row < n; row++)
+        for (unsigned i = 0; i < WIRE_SIZES; i++) {
+            unsigned char *p = s.buffer + i * 2048;
+            struct ibv_sge sge = sge_of(&s, i * 2048 + 40, wire_sizes[i]);
+            struct ibv_send_wr wr = send_wr(10, &sge, IBV_WR_SEND), *bad;
+            struct ibv_wc wc = NEXT(s.cq, i, IBV_WC_SUCCESS);
+
+            EXPECT_EQ(wc.byte_len, wire_sizes[i] + 40);
+            EXPECT(wc.wc_flags & IBV_WC_GRH);
+            header_is_right(p, &wc, &theirs[row], &mine[row]);
+            EXPECT(filled(p + 40, wire_sizes[i], (unsigned)row + i));
+            wr.wr.ud.ah = NEED(ibv_create_ah_from_wc(s.pd, &wc, (void *)p, PORT));
+            wr.wr.ud.remote_qpn = wc.src_qp;
+            wr.wr.ud.remote_qkey = QKEY;
+            ZERO(ibv_post_send(s.qp, &wr, &bad));
+            NEXT(s.cq, 10, IBV_WC_SUCCESS);
+            ZERO(ibv_destroy_ah(wr.wr.ud.ah));
+            ZERO(recv_one(&s, i, i * 2048, 2048));
+        }
+    together(fd);
+    drop_side(&s);
+}
+
+TEST_BETWEEN(grh_area_of_datagrams_and_their_answers_between_processes)
+{
+    union ibv_gid mine[ROWS] = {0}, theirs[ROWS];
+    struct side s;
+    uint32_t qpn;
+    int n, fd;
+    pid_t pid = with_other(answerer, &fd);
+
+    make_side(&s, open_device(), IBV_QPT_UD, 8192);
+    ZERO(to_init(s.qp));
+    ZERO(to_rtr(s.qp, 0, 0, NULL));
+    ZERO(to_rts(s.qp, 0));
+    n = rows(s.context, mine);
+    hear(fd, theirs, sizeof(theirs));
+    hear(fd, &qpn, 4);
+    tell(fd, mine, sizeof(mine));
+    for (int row = 0; row < n; row++) {
+        struct ibv_ah_attr to = ah_to(&theirs[row]);
+
+        to.grh.sgid_index = (uint8_t)(between_hosts() ? row : gid_index());
+        to.grh.hop_limit = 17;
+        to.grh.traffic_class = 0xb8;
+        for (unsigned i = 0; i < WIRE_SIZES; i++) {
+            struct ibv_sge sge = sge_of(&s, 0, wire_sizes[i]);
+            struct ibv_send_wr wr = send_wr(1, &sge, IBV_WR_SEND), *bad;
+
+            fill(s.buffer, wire_sizes[i], (unsigned)row + i);
+            wr.wr.ud.ah = NEED(ibv_create_ah(s.pd, &to));
+            wr.wr.ud.remote_qpn = qpn;
+            wr.wr.ud.remote_qkey = QKEY;
+            ZERO(recv_one(&s, 2, 4096, 2048));
+            ZERO(ibv_post_send(s.qp, &wr, &bad));
+            NEXT(s.cq, 1, IBV_WC_SUCCESS);
+            EXPECT_EQ(NEXT(s.cq, 2, IBV_WC_SUCCESS).byte_len, wire_sizes[i] + 40);
+            EXPECT(filled(s.buffer + 4096 + 40, wire_sizes[i], (unsigned)row + i));
+            ZERO(ibv_destroy_ah(wr.wr.ud.ah));
+        }
+    }
+    together(fd);
+    ends_well(pid);
+    drop_side(&s);
 }
 
 /* The first 40 bytes may be a piece of their own. */
@@ -432,4 +537,113 @@ TEST(an_address_handle_is_free_once_its_sends_are_complete)
         NEXT(r.recv_cq, i, IBV_WC_SUCCESS);
     }
     drop_route(&r);
+}
+
+/* The LIDs of two InfiniBand-looking hosts. */
+#define NEAR_LID 0x11
+#define FAR_LID 0x12
+
+static struct ibv_ah_attr by_lid(uint16_t lid)
+{
+    return (struct ibv_ah_attr){.dlid = lid, .sl = 3, .port_num = PORT};
+}
+
+static void connect_by_lid(struct ibv_qp *qp, uint32_t qpn, uint16_t lid)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+                               .path_mtu = IBV_MTU_1024,
+                               .dest_qp_num = qpn,
+                               .max_dest_rd_atomic = 4,
+                               .min_rnr_timer = 1,
+                               .ah_attr = by_lid(lid)};
+    struct ibv_qp_init_attr init;
+
+    ZERO(to_init(qp));
+    ZERO(ibv_modify_qp(qp, &attr,
+                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+    ZERO(to_rts(qp, 0));
+    ZERO(ibv_query_qp(qp, &attr, IBV_QP_AV, &init));
+    EXPECT_EQ(attr.ah_attr.dlid, lid);
+    EXPECT(!attr.ah_attr.is_global);
+}
+
+/* A connected message each way, then a datagram each way, from `mine` to `theirs`. */
+static void talk_by_lid(int fd, uint16_t mine, uint16_t theirs)
+{
+    struct ibv_context *context = open_device();
+    struct ibv_ah_attr to = by_lid(theirs);
+    struct ibv_port_attr port;
+    struct side rc, ud;
+    struct ibv_send_wr wr, *bad;
+    struct ibv_sge sge;
+    struct ibv_wc wc;
+    uint32_t qpns[2];
+
+    ZERO(ibv_query_port(context, PORT, &port));
+    EXPECT_EQ(port.link_layer, IBV_LINK_LAYER_INFINIBAND);
+    EXPECT_EQ(port.lid, mine);
+    EXPECT_EQ(port.active_mtu, IBV_MTU_1024);
+    make_side(&rc, context, IBV_QPT_RC, 8192);
+    make_side(&ud, context, IBV_QPT_UD, 8192);
+    tell(fd, &rc.qp->qp_num, 4);
+    tell(fd, &ud.qp->qp_num, 4);
+    hear(fd, qpns, 8);
+    NOT_MADE(ibv_create_ah(ud.pd, &(struct ibv_ah_attr){.dlid = 0x13, .port_num = PORT}), EINVAL, "dlid=0x0013");
+    connect_by_lid(rc.qp, qpns[0], theirs);
+    ZERO(to_init(ud.qp));
+    ZERO(to_rtr(ud.qp, 0, 0, NULL));
+    ZERO(to_rts(ud.qp, 0));
+    ZERO(recv_one(&rc, 1, 4096, 4096));
+    ZERO(recv_one(&ud, 1, 4096, 4096));
+    together(fd);
+    fill(rc.buffer, 3000, mine);
+    ZERO(send_one(&rc, 2, 0, 3000, IBV_SEND_SIGNALED));
+    for (int i = 0; i < 2; i++) {
+        wc = next_wc(rc.cq);
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    }
+    EXPECT(filled(rc.buffer + 4096, 3000, theirs));
+    sge = sge_of(&ud, 0, 1024);
+    wr = send_wr(2, &sge, IBV_WR_SEND);
+    wr.wr.ud.ah = NEED(ibv_create_ah(ud.pd, &to));
+    wr.wr.ud.remote_qpn = qpns[1];
+    wr.wr.ud.remote_qkey = QKEY;
+    fill(ud.buffer, 1024, mine + 1u);
+    ZERO(ibv_post_send(ud.qp, &wr, &bad));
+    for (int i = 0; i < 2; i++) {
+        wc = next_wc(ud.cq);
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+        EXPECT(!(wc.opcode & IBV_WC_RECV) || (wc.slid == theirs && wc.src_qp == qpns[1]));
+    }
+    EXPECT(filled(ud.buffer + 4096 + 40, 1024, theirs + 1u));
+    together(fd);
+}
+
+static void far_by_lid(int fd)
+{
+    talk_by_lid(fd, FAR_LID, NEAR_LID);
+}
+
+static void hosts_have_lids(const char *near, const char *far)
+{
+    pid_t pid;
+    int fd;
+
+    setenv("C_TESTS_HOSTS", "1500", 1);
+    setenv("ANYVERBS_LINK_LAYER", "infiniband", 1);
+    setenv("ANYVERBS_LIDS", text_of("0x%x=%s, %d=%s", NEAR_LID, near, FAR_LID, far), 1);
+    pid = with_other(far_by_lid, &fd);
+    talk_by_lid(fd, NEAR_LID, FAR_LID);
+    ends_well(pid);
+}
+
+TEST(lids_lead_to_the_hosts_that_have_them)
+{
+    hosts_have_lids("192.0.2.1", "192.0.2.2");
+}
+
+TEST(lids_lead_to_the_hosts_that_have_them_by_ipv6)
+{
+    hosts_have_lids("fd00:2::1", "fd00:2::2");
 }

@@ -210,7 +210,7 @@ static void echo(int fd)
     }
 }
 
-TEST(children_leave_connections_to_other_processes_alone)
+TEST_BETWEEN(children_leave_connections_to_other_processes_alone)
 {
     pid_t peer, children[10] = {0};
     struct side s;

@@ -381,14 +381,14 @@ static void between_processes(void (*what)(struct ear *e, int first), int rounds
     ends_well(other);
 }
 
-TEST(blocking_ping_pong_of_100000_rounds_between_processes_never_hangs)
+TEST_BETWEEN(blocking_ping_pong_of_100000_rounds_between_processes_never_hangs)
 {
-    between_processes(bounce, 100000);
+    between_processes(bounce, between_hosts() ? 20000 : 100000);
 }
 
-TEST(acknowledgements_keep_up_with_a_blocking_ping_pong_between_processes)
+TEST_BETWEEN(acknowledgements_keep_up_with_a_blocking_ping_pong_between_processes)
 {
-    between_processes(reply, 20000);
+    between_processes(reply, between_hosts() ? 5000 : 20000);
 }
 
 static void *bounce_back(void *arg)

@@ -266,7 +266,7 @@ static void receiver(int fd)
     }
 }
 
-TEST(rnr_between_processes_counts_waits_and_ends)
+TEST_BETWEEN(rnr_between_processes_counts_waits_and_ends)
 {
     static const uint8_t codes[] = {1, 16, 22};
 
@@ -295,7 +295,7 @@ TEST(rnr_between_processes_counts_waits_and_ends)
         }
 }
 
-TEST(a_late_receive_in_another_process_takes_the_message)
+TEST_BETWEEN(a_late_receive_in_another_process_takes_the_message)
 {
     for (uint8_t code = 1; code < 24; code += 7) {
         struct side s;

@@ -373,7 +373,7 @@ static void imm_peer(int fd)
     EXPECT(quiet(s.cq));
 }
 
-TEST(immediate_data_keeps_its_four_bytes_between_processes)
+TEST_BETWEEN(immediate_data_keeps_its_four_bytes_between_processes)
 {
     struct ibv_sge sge;
     struct ibv_send_wr wr, *bad;

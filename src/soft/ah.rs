@@ -22,7 +22,8 @@ pub struct Address {
     pub sl: u8,
     /// The destination is this host: memory carries the message.
     pub same_host: bool,
-    /// InfiniBand link layer: the address names a LID and has no GRH. `dgid` and `sgid` are this port's first GID then.
+    /// InfiniBand link layer: the address names a LID and has no GRH. `dgid` and `sgid` are this port's first GID then, or those that
+    /// `ANYVERBS_LIDS` gives.
     pub lid_only: bool,
     /// What a datagram may carry: the port's active MTU.
     pub mtu: Mtu,

@@ -3,6 +3,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::gid::GidTable;
+use super::lid::Lids;
 use super::types::{MAX_MESSAGE, Mtu};
 use crate::abi::*;
 use crate::sys::log::explain;
@@ -225,15 +226,15 @@ pub fn port_attr(gids: &GidTable) -> ibv_port_attr {
     a
 }
 
-/// The port's MTU: what the main interface carries. The LIDs of an InfiniBand-looking port lead to this host only, where
-/// memory carries all that a message may have.
+/// The port's MTU: what the main interface carries. Unless `ANYVERBS_LIDS` says otherwise, the LIDs of an InfiniBand-looking
+/// port lead to this host only, where memory carries all that a message may have.
 pub fn active_mtu(gids: &GidTable) -> Mtu {
-    if port_lid() == 0 { gids.active_mtu() } else { Mtu::B4096 }
+    if port_lid() == 0 || !Lids::given().is_empty() { gids.active_mtu() } else { Mtu::B4096 }
 }
 
-/// The port's LID: 0 on Ethernet; with `ANYVERBS_LINK_LAYER=infiniband` a unicast LID that all processes of this host and
-/// network namespace derive alike from the host's identity. No other host's LID leads anywhere: an address without GRH
-/// always means this host. Other hosts are reached by GID, in RoCE v2 packets, as on Ethernet.
+/// The port's LID: 0 on Ethernet; with `ANYVERBS_LINK_LAYER=infiniband` what `ANYVERBS_LIDS` gives this host, else a unicast
+/// LID that all processes of this host and network namespace derive alike from the host's identity. Only LIDs of that
+/// table lead to other hosts, in RoCE v2 packets. By GID they are reached as on Ethernet.
 pub fn port_lid() -> u16 {
     const UNKNOWN: u32 = u32::MAX;
     static LID: AtomicU32 = AtomicU32::new(UNKNOWN);
@@ -242,7 +243,9 @@ pub fn port_lid() -> u16 {
         return known as u16;
     }
     let wanted = if crate::sys::is_setuid() { None } else { std::env::var("ANYVERBS_LINK_LAYER").ok() };
-    let lid = if is_infiniband(wanted.as_deref()) { lid_of(host_hash()) } else { 0 };
+    let given = || Lids::given().own().map(|(lid, _)| lid);
+    let lid =
+        if is_infiniband(wanted.as_deref()) { given().unwrap_or_else(|| lid_of(host_hash())) } else { 0 };
     LID.store(u32::from(lid), Relaxed);
     lid
 }

@@ -9,6 +9,7 @@ pub mod cq;
 pub mod device;
 pub mod engine;
 pub mod gid;
+pub mod lid;
 pub mod link;
 pub mod mcast;
 pub mod mem;

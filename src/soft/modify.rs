@@ -1,6 +1,7 @@
 //! `ibv_modify_qp` in our types: all is checked before anything changes, and every refusal names the attribute.
 use super::ah::Address;
 use super::device;
+use super::lid::Lids;
 use super::link::pcap::memory::Connection;
 use super::link::{self, Path};
 use super::node::Node;
@@ -127,7 +128,8 @@ pub fn resolve(
     })
 }
 
-/// An address without GRH: only an InfiniBand port has a LID, and only its own leads anywhere.
+/// An address without GRH: only an InfiniBand port has a LID, and only its own leads anywhere, or those of other hosts that
+/// `ANYVERBS_LIDS` knows.
 fn resolve_lid(
     node: &Node,
     wanted: &WantedAddress,
@@ -141,23 +143,27 @@ fn resolve_lid(
         ));
         return Err(Errno::EINVAL);
     }
-    if wanted.dlid != own {
+    let (lids, here) = (Lids::given(), node.gid(0).unwrap_or_default());
+    let (sgid, dgid) = if wanted.dlid == own {
+        (here, here)
+    } else if let (Some(there), Some((_, address))) = (lids.host(wanted.dlid), lids.own()) {
+        (Gid::from_ip(address), there)
+    } else {
         explain(format_args!(
-            "{call} {what}.dlid=0x{:04x}: expected 0x{own:04x}, this host's; other hosts are reached by GID only",
+            "{call} {what}.dlid=0x{:04x}: expected 0x{own:04x}, this host's; other hosts are reached by GID only, or by LIDs that ANYVERBS_LIDS=LID=ADDRESS,... gives them and this host",
             wanted.dlid
         ));
         return Err(Errno::EINVAL);
-    }
-    let gid = node.gid(0).unwrap_or_default();
+    };
     Ok(Address {
-        dgid: gid,
-        sgid: gid,
-        sgid_index: 0,
+        dgid,
+        sgid,
+        sgid_index: node.gids().index_of(sgid).unwrap_or(0) as u8,
         flow_label: 0,
         hop_limit: 0,
         traffic_class: 0,
         sl: wanted.sl,
-        same_host: true,
+        same_host: wanted.dlid == own || node.is_this_host(dgid),
         lid_only: true,
         mtu: device::active_mtu(node.gids()),
     })

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use crate::{run, stage};
 
 /// How the names of the judges begin, in the order of the table.
-const JUDGES: [&str; 7] = ["pyverbs", "perftest", "qperf", "UCX", "Open MPI", "behaviours", "conformance"];
+const JUDGES: [&str; 8] =
+    ["ping-pongs", "pyverbs", "perftest", "qperf", "UCX", "Open MPI", "behaviours", "conformance"];
 
 /// Name, run, passed, failed, skipped, and why.
 type Row = [String; 6];

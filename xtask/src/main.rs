@@ -19,7 +19,8 @@ mod trials;
 
 const USAGE: &str = "\
 cargo xtask demo                             build, run a server and a client over urxe0, show what moved
-cargo xtask test [--distro sid] [-v] [NAME]  run everything, or the steps whose name contains NAME
+cargo xtask test [--distro sid] [-v] [NAME...]
+                                             run everything, or the steps whose name contains a NAME
 cargo xtask bench [REPETITIONS]              latency and bandwidth beside their floors; target/bench.json
 cargo xtask bench wire [REPETITIONS]         the same between two network namespaces; target/bench-wire.json
 cargo xtask fuzz [SECONDS [TARGET]]          fuzz on an idle processor; `fuzz merge` keeps what was found

@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use crate::{
-    place::Place,
+    place::{Ends, Place},
     run::{self, Outcome},
 };
 
@@ -40,6 +40,11 @@ impl<'a> Run<'a> {
             client_args: args,
             limit,
         }
+    }
+    /// The same between two ends, each with its own GID.
+    pub fn over(program: &'a str, ends: &'a Ends, args: &str) -> Run<'a> {
+        let [server, client] = ends.gids.map(|index| format!("-g {index}"));
+        Run::new(program, &ends.server, &ends.client, args).sides(&server, &client).to(ends.host)
     }
     /// More arguments for one side or the other.
     pub fn sides(mut self, server: &str, client: &str) -> Self {

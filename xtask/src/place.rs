@@ -1,4 +1,5 @@
-//! Where and as whom a program runs with our library: by path or by preload, as root or not, in a namespace or a root.
+//! Where and as whom a program runs with our library: by path or by preload, as root or not, in a namespace or a root; and
+//! two such places that talk.
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -22,6 +23,27 @@ pub enum User {
     Me,
     /// As `nobody`, without any group or capability; needs root.
     Nobody,
+}
+
+/// Two places whose programs talk to each other.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    pub server: Place,
+    pub client: Place,
+    /// Where the client finds the server by TCP.
+    pub host: &'static str,
+    /// What each side sends from: indices into the GID tables of server and client.
+    pub gids: [usize; 2],
+    /// The largest path MTU between them, bytes.
+    pub mtu: u32,
+}
+
+impl Ends {
+    /// Both sides in one place of this host.
+    pub fn both(place: &Place) -> Ends {
+        let [server, client] = [place.clone(), place.clone()];
+        Ends { server, client, host: "127.0.0.1", gids: [0, 0], mtu: 4096 }
+    }
 }
 
 /// One place to run programs in.
@@ -53,6 +75,11 @@ impl Place {
     /// The same place, the library by another way.
     pub fn by(mut self, via: Via) -> Place {
         self.via = via;
+        self
+    }
+    /// The same place, as another user.
+    pub fn of(mut self, user: User) -> Place {
+        self.user = user;
         self
     }
     /// The same place, reached through `wrap`.

@@ -1,4 +1,4 @@
-//! `cargo xtask test [--distro sid] [-v] [FILTER]`: cargo's tests, then the trials, then one closing line.
+//! `cargo xtask test [--distro sid] [-v] [FILTER...]`: cargo's tests, then the trials, then one closing line.
 use std::{process::Command, time::Duration};
 
 use crate::{
@@ -13,14 +13,14 @@ use crate::{
 /// Runs what `args` ask for; `Ok(true)` when everything that had to run did and passed.
 pub fn test(args: &[String]) -> Result<bool, String> {
     let mut tally = Tally::default();
-    let (mut distro, mut filter) = (None, None);
+    let (mut distro, mut filters) = (None, Vec::new());
     let mut words = args.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--distro" => distro = Some(words.next().ok_or("--distro needs a name")?.as_str()),
             "-v" | "--verbose" => tally.verbose = true,
             flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
-            word => filter = Some(word),
+            word => filters.push(word),
         }
     }
     apt::ensure(apt::TEST)?;
@@ -31,7 +31,7 @@ pub fn test(args: &[String]) -> Result<bool, String> {
         }
         Some(other) => return Err(format!("unknown distribution {other}; there is sid")),
         None => {
-            let chosen = |name: &str| filter.is_none_or(|f| name.contains(f));
+            let chosen = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
             if chosen("cargo-test") {
                 cargo_test(&mut tally);
             }
@@ -45,7 +45,7 @@ pub fn test(args: &[String]) -> Result<bool, String> {
             beside.into_iter().for_each(|step| step.finish(&mut tally, some));
         }
     }
-    Ok(tally.close(distro.is_none() && filter.is_none()))
+    Ok(tally.close(distro.is_none() && filters.is_empty()))
 }
 
 /// Unit and integration tests by cargo; its tests are counted one by one.

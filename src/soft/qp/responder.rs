@@ -57,6 +57,8 @@ pub struct Ending {
     pub sl: u8,
     /// UD: the address was a LID; the 40 bytes before the payload mean nothing.
     pub no_grh: bool,
+    /// UD: the sender's LID where it is another host's, else 0.
+    pub slid: u16,
 }
 
 /// The receive half.
@@ -331,9 +333,9 @@ impl Responder {
         }
         if qp.kind == QpType::Ud {
             cqe.wc_flags |= if ending.no_grh { 0 } else { WC_GRH };
-            // On an InfiniBand port all that comes in comes from this host.
-            cqe.slid = device::port_lid();
-            cqe.sl = if cqe.slid == 0 { self.packet_type } else { ending.sl };
+            let own = device::port_lid();
+            cqe.slid = if own != 0 && ending.slid != 0 { ending.slid } else { own };
+            cqe.sl = if own == 0 { self.packet_type } else { ending.sl };
         }
         self.complete(qp, cqe, ending.solicited)
     }

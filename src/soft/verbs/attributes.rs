@@ -3,6 +3,7 @@ use super::address::wanted as wanted_address;
 use crate::abi::*;
 use crate::soft::ah::Address;
 use crate::soft::device;
+use crate::soft::lid::Lids;
 use crate::soft::modify::Wanted;
 use crate::soft::qp::Qp;
 use crate::soft::types::QpState;
@@ -79,7 +80,8 @@ fn ah_attr(address: &Address) -> ibv_ah_attr {
     let mut a = ibv_ah_attr::zeroed();
     a.port_num = 1;
     a.sl = address.sl;
-    a.dlid = device::port_lid();
+    let others = (!address.same_host).then(|| Lids::given().of(address.dgid)).flatten();
+    a.dlid = others.unwrap_or_else(device::port_lid);
     if address.lid_only {
         return a;
     }

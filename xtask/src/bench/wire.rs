@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::table::{Limit, Samples, row};
 use crate::{
     apt,
-    place::{Place, User, Via},
+    place::Place,
     run::{self, Child},
     stage::{self, Stage},
     trials::netns::{Net, SERVER, SERVER_6},
@@ -63,11 +63,7 @@ struct Ends {
 impl Ends {
     fn new(stage: &Stage) -> Result<Ends, String> {
         let net = Net::new()?;
-        let [server, client] = net.names.each_ref().map(|name| {
-            Place::new(stage.public.path(), Via::Path, User::Me)
-                .inside(&["ip", "netns", "exec", name])
-                .with_env("ANYVERBS_SOFT", "1")
-        });
+        let [server, client] = [0, 1].map(|host| net.place(stage, host));
         Ok(Ends { net, server, client })
     }
 
@@ -130,14 +126,14 @@ pub fn measure(stage: &Stage, extent: Extent) -> Result<Samples, String> {
     let mut samples = Samples::default();
     for _ in 0..extent.repetitions {
         for (mtu, path) in MTUS {
-            ends.net.set_mtu(&mtu.to_string())?;
+            ends.net.set_mtu(mtu)?;
             for (family, host) in [(4, SERVER), (6, SERVER_6)] {
                 once(&ends, extent.each, &mut samples, (mtu, path), family, host)?;
             }
         }
     }
     if extent.counts {
-        ends.net.set_mtu(&MTUS[0].0.to_string())?;
+        ends.net.set_mtu(MTUS[0].0)?;
         let [few, many] = [ends.instructions(COUNTED[0])?, ends.instructions(COUNTED[1])?];
         let packets = f64::from((COUNTED[1] - COUNTED[0]) * MESSAGE / MTUS[0].1);
         for (i, side) in ["sends", "receives"].iter().enumerate() {

@@ -1,17 +1,17 @@
 //! Our own conformance suite (tests/conformance) on urxe0: both ends in one process, in two, of two users,
-//! and between two hosts.
+//! and between two hosts by IPv4 and IPv6 at two MTUs.
 //!
 //! A difference from what the specification promises must stand in tests/conformance/deviations with its reason.
-use std::{process::Command, time::Duration};
+use std::{collections::BTreeMap, process::Command, time::Duration};
 
 use crate::{
-    place::{Place, User, Via},
+    place::{Ends, Place, User, Via},
     report::{Ctx, Judge, Trial},
     run::{self, Outcome},
     stage::root,
     trials::{
         here,
-        netns::{Net, SERVER},
+        lanes::{beside, lanes},
         nothing_left, traces,
     },
 };
@@ -39,49 +39,47 @@ fn one_host(ctx: &mut Ctx<'_>) {
     judge(ctx, "InfiniBand link layer", run::run(command(&infiniband, &small, &[]), LIMIT), CASES);
     if run::is_root() {
         let nobody = Place::new(ctx.stage.public.path(), Via::Path, User::Nobody);
-        judge(ctx, "two users", two(&nobody, &place, "127.0.0.1", &[], &[]), CASES);
+        let ends = Ends { server: nobody, ..Ends::both(&place) };
+        judge(ctx, "two users", two(&ends, &[], &[]), CASES);
     } else {
         ctx.skip("two users", "needs root");
     }
     ctx.check("leaves nothing behind", nothing_left(&before));
 }
 
-/// Over UDP.
+/// Over UDP: everything over each of the lanes, then what is reliable where packets are lost.
 fn two_hosts(ctx: &mut Ctx<'_>) {
-    if !run::is_root() {
-        return ctx.skip("two namespaces", "needs root");
-    }
-    let net = match Net::new() {
-        Ok(net) => net,
-        Err(why) => return ctx.check("making two namespaces", Err(why)),
-    };
-    let folder = ctx.stage.public.path().to_path_buf();
-    let [passive, active] = net.names.each_ref().map(|name| {
-        Place::new(&folder, Via::Path, User::Me)
-            .inside(&["ip", "netns", "exec", name])
-            .with_env("ANYVERBS_SOFT", "1")
-    });
-    judge(ctx, "two hosts", two(&passive, &active, SERVER, &[], &["urxe-wire"]), CASES);
-    if let Err(why) = net.lose_one_percent() {
-        return ctx.check("a rule that drops one packet in a hundred", Err(why));
-    }
+    let Some(lanes) = lanes(ctx) else { return };
     // What is lost of the unreliable ones stays lost.
     let reliable = ["--case", "rc/*", "--case", "xrc/*", "--case", "state/rc/*", "--wait", "40000"];
-    judge(ctx, "two hosts, 1 % lost", two(&passive, &active, SERVER, &reliable, &[]), 700);
+    for (lost, args, paths, least) in [(0, &[][..], &["urxe-wire"][..], CASES), (1, &reliable, &[], 700)] {
+        let mut suffix = String::new();
+        if lost > 0 {
+            if let Err(why) = lanes.iter().try_for_each(|lane| lane.net.lose(lost)) {
+                return ctx.check("rules that drop packets", Err(why));
+            }
+            suffix = format!(", {lost} % lost");
+        }
+        let mut outcomes = BTreeMap::new();
+        let jobs = (0..lanes.len()).map(|n| (n, n));
+        beside(&lanes, jobs, |lane, _| two(&lane.ends, args, paths), |_, n, o| drop(outcomes.insert(n, o)));
+        for (n, outcome) in outcomes {
+            judge(ctx, &format!("two hosts, {}{suffix}", lanes[n].name), outcome, least);
+        }
+    }
+    for lane in &lanes {
+        ctx.check(format!("{}: packets were dropped", lane.name), lane.net.dropped().map(drop));
+    }
 }
 
-/// Two processes that meet at `address`, the passive end's. Messages of 2 GiB are left out.
-fn two(
-    passive: &Place,
-    active: &Place,
-    address: &str,
-    args: &[&str],
-    paths: &[&str],
-) -> Result<Outcome, String> {
-    let at = format!("{address}:{}", run::port());
-    let server = run::spawn(command(passive, &[&["--listen", &at], args].concat(), &[]))?;
-    let args = [&["--connect", &at, "--skip", "*/max-message"], args].concat();
-    let client = run::run(command(active, &args, paths), LIMIT)?;
+/// Two processes, on one host or two. Messages of 2 GiB are left out.
+fn two(ends: &Ends, args: &[&str], paths: &[&str]) -> Result<Outcome, String> {
+    let at = format!("{}:{}", ends.host, run::port());
+    let [passive_gid, active_gid] = ends.gids.map(|gid| gid.to_string());
+    let passive_args = [&["--listen", &at, "--gid", &passive_gid], args].concat();
+    let server = run::spawn(command(&ends.server, &passive_args, &[]))?;
+    let args = [&["--connect", &at, "--gid", &active_gid, "--skip", "*/max-message"], args].concat();
+    let client = run::run(command(&ends.client, &args, paths), LIMIT)?;
     let server = server.finish(if client.code.is_some() { LIMIT } else { Duration::from_secs(2) });
     if server.ok() { Ok(client) } else { Err(format!("passive end: {server}\n    active end: {client}")) }
 }

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::netns::{Net, SERVER};
 use crate::{
-    place::{Place, User, Via},
+    place::Place,
     report::{Ctx, Trial},
     run,
     trials::{here, pair_at},
@@ -37,11 +37,7 @@ fn faults(ctx: &mut Ctx<'_>) {
         Ok(net) => net,
         Err(why) => return ctx.check("making two namespaces", Err(why)),
     };
-    let [server, client] = net.names.each_ref().map(|name| {
-        Place::new(ctx.stage.public.path(), Via::Path, User::Me)
-            .inside(&["ip", "netns", "exec", name])
-            .with_env("ANYVERBS_SOFT", "1")
-    });
+    let [server, client] = [0, 1].map(|host| net.place(ctx.stage, host));
     ctx.check("at run time, between hosts", pair_at(SERVER, "/faults", &server, &client, &none, LIMIT));
     storm(ctx, "between hosts", SERVER, &server, &client);
     for kind in ["uc", "ud"] {

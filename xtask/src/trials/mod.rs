@@ -21,6 +21,7 @@ mod hostile;
 mod idle;
 mod install;
 mod kill;
+mod lanes;
 mod load;
 mod mpi;
 mod multicast;
@@ -38,6 +39,7 @@ mod trace;
 mod ucx;
 mod users;
 mod view;
+mod wire;
 mod wire_format;
 
 /// All trials of the default run, in order.
@@ -56,9 +58,9 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         load::TRIALS,
         checkers::TRIALS,
         port::TRIALS,
+        wire::TRIALS,
         multicast::TRIALS,
         congestion::TRIALS,
-        netns::TRIALS,
         faults::TRIALS,
         trace::TRIALS,
         wire_format::TRIALS,

@@ -1,17 +1,25 @@
-//! Debian's perftest: its eight programs over every transport that each one has, server and client in two processes.
+//! Debian's perftest: its eight programs over every transport that each one has, server and client in two processes of one
+//! host, and on two hosts.
 //!
 //! Both sides must exit with 0, and the client must report as many sizes and iterations as were asked for. perftest 4.5
 //! has no data checks for host memory (its `-c` is the transport).
 use std::time::Duration;
 
 use crate::{
-    place::Place,
+    place::{Ends, Place},
     report::{Ctx, Judge, Trial, twice},
     run::{self, Outcome},
-    trials::{here, nothing_left, traces},
+    trials::{
+        here,
+        lanes::{beside, lanes, turn},
+        nothing_left, traces,
+    },
 };
 
-pub const TRIALS: &[Trial] = &[Trial { name: "perftest", limit: Duration::from_secs(1500), run: perftest }];
+pub const TRIALS: &[Trial] = &[
+    Trial { name: "perftest", limit: Duration::from_secs(1500), run: perftest },
+    Trial { name: "perftest-wire", limit: Duration::from_secs(600), run: two_hosts },
+];
 
 /// Enough for the slowest on a machine that has other work; with `-a` for each of 23 sizes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -104,15 +112,11 @@ fn perftest(ctx: &mut Ctx<'_>) {
     let before = traces();
     let place = here(ctx);
     let mut verdict = Judge::new("perftest".into());
-    for &(programs, transports, args) in ROWS {
-        for program in programs.split(' ') {
-            for transport in transports.split(' ').filter(|t| has(program, t)) {
-                let args = format!("-c {transport} {args}");
-                let name = format!("ib_{program} {args}");
-                let result = twice(&name, || pair(&place, program, &args));
-                ctx.case(&mut verdict, name, result);
-            }
-        }
+    let ends = Ends::both(&place);
+    for cell in ROWS.iter().flat_map(cells) {
+        let name = cell.name();
+        let result = twice(&name, || pair(&ends, &cell));
+        ctx.case(&mut verdict, name, result);
     }
     for &(programs, args, says) in REFUSED {
         for program in programs.split(' ') {
@@ -133,6 +137,68 @@ fn perftest(ctx: &mut Ctx<'_>) {
     ctx.check("leaves nothing behind", nothing_left(&before));
 }
 
+/// Every cell of the matrix, over one lane each; the lanes take turns along rows and columns.
+fn two_hosts(ctx: &mut Ctx<'_>) {
+    let Some(lanes) = lanes(ctx) else { return };
+    let mut verdict = Judge::new("perftest, two hosts".into());
+    let mut jobs = Vec::new();
+    for (at, row) in ROWS.iter().enumerate() {
+        for (column, cell) in cells(row).enumerate() {
+            match cell.on_the_wire() {
+                Ok(cell) => jobs.push((turn(at, column, &cell.args), cell)),
+                Err(why) => {
+                    verdict.skip("unreliable, and more than a socket buffer holds");
+                    ctx.skip(cell.name(), why);
+                }
+            }
+        }
+    }
+    beside(
+        &lanes,
+        jobs,
+        |lane, cell| twice(&format!("{}, {}", cell.name(), lane.name), || pair(&lane.ends, cell)),
+        |lane, cell, result| ctx.case(&mut verdict, format!("{}, {}", cell.name(), lane.name), result),
+    );
+    ctx.judge(verdict);
+}
+
+/// A program and the arguments of both sides.
+pub struct Cell {
+    program: &'static str,
+    args: String,
+}
+
+impl Cell {
+    /// `program` without its `ib_`.
+    pub fn new(program: &'static str, args: &str) -> Cell {
+        Cell { program, args: args.to_string() }
+    }
+    /// The same between two hosts. Nothing slows down an unreliable sender, and a receiver that counts waits for ever for a
+    /// message that its socket's buffer had no room for: all of them together must fit there.
+    fn on_the_wire(&self) -> Result<Cell, &'static str> {
+        let unreliable = self.args.contains("UC") || self.args.contains("UD");
+        if self.program != "send_bw" || !unreliable || self.args.contains("-s ") {
+            return Ok(Cell::new(self.program, &self.args));
+        }
+        if self.args.contains("UC") && self.args.contains("-a") {
+            return Err("messages of 8 MiB overrun a socket buffer, and the receiver counts");
+        }
+        let size = if self.args.contains("-a") { "" } else { " -s 1024" };
+        Ok(Cell::new(self.program, &format!("{}{size}", self.args)))
+    }
+    pub fn name(&self) -> String {
+        format!("ib_{} {}", self.program, self.args)
+    }
+}
+
+/// Each program of a row over each transport that it has.
+fn cells(&(programs, transports, args): &Row) -> impl Iterator<Item = Cell> {
+    programs.split(' ').flat_map(move |program| {
+        let transports = transports.split(' ').filter(|transport| has(program, transport));
+        transports.map(move |transport| Cell::new(program, &format!("-c {transport} {args}")))
+    })
+}
+
 /// Transports that the programs have for their operation.
 fn has(program: &str, transport: &str) -> bool {
     match transport {
@@ -142,20 +208,27 @@ fn has(program: &str, transport: &str) -> bool {
     }
 }
 
-/// The program with these arguments; urxe0's GID 0.
-fn command(place: &Place, program: &str, port: u16, args: &str, host: &str) -> std::process::Command {
-    let port = port.to_string();
-    let fixed = ["-d", "urxe0", "-x", "0", "-p", &port];
+/// The program with these arguments.
+fn command(
+    place: &Place,
+    program: &str,
+    gid: usize,
+    port: u16,
+    args: &str,
+    host: &str,
+) -> std::process::Command {
+    let (port, gid) = (port.to_string(), gid.to_string());
+    let fixed = ["-d", "urxe0", "-x", &gid, "-p", &port];
     let words = fixed.into_iter().chain(args.split_whitespace()).chain(host.split_whitespace());
     place.command(&format!("ib_{program}"), words)
 }
 
 /// Runs server and client; both must exit with 0 and the client report all that was asked for.
-fn pair(place: &Place, program: &str, args: &str) -> Result<(), String> {
+pub fn pair(ends: &Ends, Cell { program, args }: &Cell) -> Result<(), String> {
     let port = run::port();
-    let mut server = run::spawn(command(place, program, port, args, ""))?;
+    let mut server = run::spawn(command(&ends.server, program, ends.gids[0], port, args, ""))?;
     server.listens(port, LIMIT)?;
-    let client = run::spawn(command(place, program, port, args, "127.0.0.1"))?;
+    let client = run::spawn(command(&ends.client, program, ends.gids[1], port, args, ends.host))?;
     let client = client.finish(if args.contains("-a") { LIMIT_ALL } else { LIMIT });
     let server = server.finish(if client.ok() { LIMIT } else { Duration::from_secs(2) });
     if !client.ok() || !server.ok() {
@@ -193,7 +266,7 @@ fn reported(client: &Outcome, args: &str) -> Result<(), String> {
 
 /// The program alone refuses these arguments; the line that says so.
 fn refusal(place: &Place, program: &str, args: &str, says: &str) -> Result<String, String> {
-    let outcome = run::run(command(place, program, run::port(), args, ""), LIMIT)?;
+    let outcome = run::run(command(place, program, 0, run::port(), args, ""), LIMIT)?;
     let text = format!("{}{}", outcome.out, outcome.err);
     match text.lines().find(|line| line.contains(says)) {
         Some(line) if !outcome.ok() => Ok(line.trim().to_string()),

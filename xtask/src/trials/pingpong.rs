@@ -1,12 +1,17 @@
-//! rdma-core's five pingpong programs with every option that each one's usage lists, in the four ways.
+//! rdma-core's five pingpong programs with every option that each one's usage lists: on one host in the four ways, and
+//! between two hosts.
 use std::{fs, path::Path, time::Duration};
 
 use crate::{
     pingpong::Run,
-    place::{Place, User, Via},
-    report::{Ctx, Trial},
+    place::{Ends, Place, User, Via},
+    report::{Ctx, Judge, Trial},
     run,
-    trials::{four_ways, here, nothing_left, traces},
+    trials::{
+        four_ways, here,
+        lanes::{LANES, beside, lanes, turn},
+        nothing_left, traces,
+    },
 };
 
 pub const TRIALS: &[Trial] = &[
@@ -29,7 +34,11 @@ pub const TRIALS: &[Trial] = &[
     Trial { name: "pingpong-xsrq", limit: Duration::from_secs(240), run: xsrq },
     Trial { name: "pingpong-long", limit: Duration::from_secs(300), run: long },
     Trial { name: "pingpong-illegal", limit: Duration::from_secs(120), run: illegal },
+    Trial { name: "pingpong-wire", limit: Duration::from_secs(400), run: two_hosts },
 ];
+
+/// Enough on a machine that has other work: both sides poll, and four pairs may at once.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Arguments of both sides, then of the server, then of the client.
 type Row = (&'static str, &'static str, &'static str);
@@ -169,6 +178,15 @@ const XSRQ: &[Row] = &[
     both("-n 20 -s 1048576"),
 ];
 
+/// Every program with its options.
+const PROGRAMS: [(&str, &[Row]); 5] = [
+    ("ibv_rc_pingpong", RC),
+    ("ibv_uc_pingpong", UC),
+    ("ibv_ud_pingpong", UD),
+    ("ibv_srq_pingpong", SRQ),
+    ("ibv_xsrq_pingpong", XSRQ),
+];
+
 fn matrix(ctx: &mut Ctx<'_>, program: &str, rows: &[Row]) {
     let before = traces();
     for place in four_ways(ctx) {
@@ -179,10 +197,53 @@ fn matrix(ctx: &mut Ctx<'_>, program: &str, rows: &[Row]) {
     ctx.check("leaves nothing behind", nothing_left(&before));
 }
 
-fn one(ctx: &mut Ctx<'_>, program: &str, place: &Place, (args, server, client): &Row) {
-    let run = Run::new(program, place, place, args).sides("-g 0", "-g 0").sides(server, client);
-    let name = format!("{program} {args} server[{server}] client[{client}], {}", place.label());
-    ctx.check(name, run.good().map(drop));
+fn one(ctx: &mut Ctx<'_>, program: &str, place: &Place, row: &Row) {
+    ctx.check(format!("{}, {}", name(program, row), place.label()), good(program, &Ends::both(place), row));
+}
+
+fn name(program: &str, (args, server, client): &Row) -> String {
+    format!("{program} {args} server[{server}] client[{client}]")
+}
+
+fn good(program: &str, ends: &Ends, (args, server, client): &Row) -> Result<(), String> {
+    Run::over(program, ends, args).sides(server, client).within(LIMIT).good().map(drop)
+}
+
+/// Each row over two of the lanes that differ in both MTU and family, or over both families where only one MTU carries it.
+fn two_hosts(ctx: &mut Ctx<'_>) {
+    let Some(lanes) = lanes(ctx) else { return };
+    let mut jobs = Vec::new();
+    for (program, rows) in PROGRAMS {
+        for (at, row) in rows.iter().enumerate() {
+            jobs.extend([at % LANES, LANES - 1 - at % LANES].map(|n| (turn(n, 0, row.0), (program, *row))));
+        }
+    }
+    let mut verdict = Judge::new("ping-pongs, two hosts".into());
+    beside(
+        &lanes,
+        jobs,
+        |lane, (program, row)| good(program, &lane.ends, row),
+        |lane, (program, row), result| {
+            ctx.case(&mut verdict, format!("{}, {}", name(program, &row), lane.name), result);
+        },
+    );
+    for lane in &lanes {
+        let most = format!("-c -s {}", lane.ends.mtu);
+        let result = Run::over("ibv_ud_pingpong", &lane.ends, &most).good().map(drop);
+        ctx.case(&mut verdict, format!("ibv_ud_pingpong {most}, the port's MTU, {}", lane.name), result);
+        for program in ["ibv_rc_pingpong", "ibv_uc_pingpong"].iter().filter(|_| lane.ends.mtu < 4096) {
+            let long = Run::over(program, &lane.ends, "-m 4096 -n 10");
+            ctx.case(
+                &mut verdict,
+                format!("{program} -m 4096 is refused, {}", lane.name),
+                says(&long, "Failed to modify QP to RTR"),
+            );
+        }
+    }
+    verdict.skip("an SRQ of another process");
+    ctx.skip("ibv_xsrq_pingpong -c N", "its clients, on one host, are sent messages for each other's SRQs");
+    ctx.judge(verdict);
+    let _ = fs::remove_file("/tmp/xrc_domain");
 }
 
 fn ud(ctx: &mut Ctx<'_>) {
@@ -222,22 +283,25 @@ fn xsrq(ctx: &mut Ctx<'_>) {
         for clients in [2, 5] {
             ctx.check(
                 format!("ibv_xsrq_pingpong -c {clients}, {}", place.label()),
-                several_clients(&place, clients),
+                several_clients(&Ends::both(&place), clients),
             );
         }
     }
     let _ = fs::remove_file(domain);
 }
 
-fn several_clients(place: &Place, clients: usize) -> Result<(), String> {
+fn several_clients(ends: &Ends, clients: usize) -> Result<(), String> {
     let port = run::port();
-    let common = ["-p".to_string(), port.to_string(), "-g".into(), "0".into(), "-n".into(), "50".into()];
-    let count = ["-c".to_string(), clients.to_string()];
-    let mut server = run::spawn(place.command("ibv_xsrq_pingpong", common.iter().chain(&count)))?;
+    let args = |gid: usize, more: &str| -> Vec<String> {
+        let text = format!("-p {port} -n 50 -g {gid} {more}");
+        text.split_whitespace().map(String::from).collect()
+    };
+    let count = args(ends.gids[0], &format!("-c {clients}"));
+    let mut server = run::spawn(ends.server.command("ibv_xsrq_pingpong", count))?;
     server.listens(port, Duration::from_secs(10))?;
-    let host = ["127.0.0.1".to_string()];
+    let to = args(ends.gids[1], ends.host);
     let children: Vec<_> = (0..clients)
-        .map(|_| run::spawn(place.command("ibv_xsrq_pingpong", common.iter().chain(&host))))
+        .map(|_| run::spawn(ends.client.command("ibv_xsrq_pingpong", &to)))
         .collect::<Result<_, _>>()?;
     for client in children {
         client.finish(Duration::from_secs(20)).success()?;
@@ -291,12 +355,16 @@ fn illegal(ctx: &mut Ctx<'_>) {
         ("ibv_ud_pingpong", "", "Failed to create AH"),
         ("ibv_rc_pingpong", "-g 4000", "can't read sgid of index 4000"),
     ] {
-        let check = Run::new(program, &place, &place, args).run_or_refused().and_then(|text| {
-            if text.contains(says) { Ok(()) } else { Err(format!("no {says:?} in: {text}")) }
-        });
-        ctx.check(format!("{program} {args} (illegal) fails"), check);
+        let run = Run::new(program, &place, &place, args);
+        ctx.check(format!("{program} {args} (illegal) fails"), self::says(&run, says));
     }
     let _ = fs::remove_file("/tmp/xrc_domain");
+}
+
+/// The run fails on both sides and says this.
+fn says(run: &Run<'_>, what: &str) -> Result<(), String> {
+    let text = run.run_or_refused()?;
+    if text.contains(what) { Ok(()) } else { Err(format!("no {what:?} in: {text}")) }
 }
 
 /// The server alone exits with 1 and says why.

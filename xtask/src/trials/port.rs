@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::netns::{Net, SERVER};
 use crate::{
     pingpong::Run,
-    place::{Place, User, Via},
+    place::{Place, User},
     report::{Ctx, Trial},
     run::{self, Child},
 };
@@ -34,12 +34,8 @@ fn many_processes(ctx: &mut Ctx<'_>) {
         Ok(net) => net,
         Err(why) => return ctx.check("making two namespaces", Err(why)),
     };
-    let folder = ctx.stage.public.path().to_path_buf();
-    let place = |side: usize, user| {
-        Place::new(&folder, Via::Path, user)
-            .inside(&["ip", "netns", "exec", &net.names[side]])
-            .with_env("ANYVERBS_SOFT", "1")
-    };
+    let places = [0, 1].map(|side| net.place(ctx.stage, side));
+    let place = |side: usize, user| places[side].clone().of(user);
     silence(ctx, "beside killed processes", GAP, || round(&place));
     silence(ctx, "beside a stopped process", STOPPED_GAP, || stop_the_youngest(&place));
     let (me, nobody) = (place(0, User::Me), place(1, User::Nobody));

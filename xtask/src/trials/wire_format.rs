@@ -4,7 +4,6 @@ use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use super::netns::{Net, SERVER};
 use crate::{
-    place::{Place, User, Via},
     report::{Ctx, Trial},
     run, stage,
     trials::pair_at,
@@ -91,12 +90,7 @@ fn same_opcodes(packets: &Path, pcap: &Path) -> Result<(), String> {
 /// WRITE, READ, atomics and SEND between two namespaces, captured on the server's side.
 fn from_the_wire(ctx: &Ctx<'_>, file: &Path) -> Result<(), String> {
     let net = Net::new()?;
-    let places = net.names.each_ref().map(|name| {
-        Place::new(ctx.stage.public.path(), Via::Path, User::Me)
-            .inside(&["ip", "netns", "exec", name])
-            .with_env("ANYVERBS_SOFT", "1")
-            .with_env("ANYVERBS_GSO", "0")
-    });
+    let places = [0, 1].map(|side| net.place(ctx.stage, side).with_env("ANYVERBS_GSO", "0"));
     let _ = fs::remove_file(file);
     let mut cmd = run::command("ip", ["netns", "exec", &net.names[0], "tshark", "-q", "-i", "veth0"]);
     cmd.args(["-B", "64", "-f", "udp port 4791", "-w"]).arg(file);

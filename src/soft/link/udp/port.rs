@@ -7,6 +7,7 @@ use super::share::Share;
 use super::{Endpoint, Path, Received, RxBatch, batch, fits, largest_fitting, route_mtu};
 use crate::soft::ah::{Address, Ah};
 use crate::soft::engine::UDP_TOKEN;
+use crate::soft::lid::Lids;
 use crate::soft::link::faults::chance::Chance;
 use crate::soft::link::faults::packets::{self, Held};
 use crate::soft::link::pcap;
@@ -568,6 +569,7 @@ fn take_datagram(qp: &Qp, received: &Received<'_>, packet: &Packet, deth: Deth, 
             solicited: packet.bth.solicited,
             sl: received.traffic_class >> 5,
             no_grh: false,
+            slid: Lids::given().of(Gid::from_ip(received.ip.src)).unwrap_or(0),
         };
         // Nobody hears of a datagram that is lost here.
         let _ = rq.finish(qp, ending);

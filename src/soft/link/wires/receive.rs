@@ -364,6 +364,7 @@ fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
             solicited: h.flags & SOLICITED != 0,
             sl: h.spare as u8,
             no_grh: h.spare & NO_GRH != 0,
+            ..Ending::default()
         };
         let _ = rq.finish(qp, ending);
     }
