@@ -141,23 +141,32 @@ struct about {
     union ibv_gid gid;
 };
 
-MAYBE void connect_qp(struct ibv_qp *qp, const struct about *me, const struct about *peer, uint8_t timeout,
-                      uint8_t retries, uint8_t rnr_retries)
+/* Over the route of `ah`, with packets of `mtu`. */
+MAYBE void connect_over(struct ibv_qp *qp, const struct about *me, const struct about *peer, struct ibv_ah_attr ah,
+                        enum ibv_mtu mtu, uint8_t timeout, uint8_t retries, uint8_t rnr_retries)
 {
     struct ibv_qp_attr a = {
-        .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
-        .max_dest_rd_atomic = 16, .min_rnr_timer = 1, .ah_attr = ah_to(&peer->gid)};
+        .qp_state = IBV_QPS_RTR, .path_mtu = mtu, .dest_qp_num = peer->qpn, .rq_psn = peer->psn,
+        .max_dest_rd_atomic = 16, .min_rnr_timer = 1, .ah_attr = ah};
+    int is_reliable = qp->qp_type != IBV_QPT_UC;
 
     ZERO(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+                                   (is_reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)));
     a.qp_state = IBV_QPS_RTS;
     a.sq_psn = me->psn;
     a.timeout = timeout;
     a.retry_cnt = retries;
     a.rnr_retry = rnr_retries;
     a.max_rd_atomic = 16;
-    ZERO(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-                                   IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+    ZERO(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_SQ_PSN |
+                                   (is_reliable ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                                      IBV_QP_MAX_QP_RD_ATOMIC : 0)));
+}
+
+MAYBE void connect_qp(struct ibv_qp *qp, const struct about *me, const struct about *peer, uint8_t timeout,
+                      uint8_t retries, uint8_t rnr_retries)
+{
+    connect_over(qp, me, peer, ah_to(&peer->gid), IBV_MTU_1024, timeout, retries, rnr_retries);
 }
 
 #endif

@@ -178,6 +178,14 @@ MAYBE void post_ex(struct link *l, uint64_t wr_id, const struct op *op, struct i
     ZERO(ibv_wr_complete(l->ex));
 }
 
+/* The next operation WRITEs where a READ is under way: it takes a fence, or must wait. */
+MAYBE int next_takes_fence(const struct link *l)
+{
+    struct op op = op_at(l, l->ours, l->posted);
+
+    return (op.kind == WRITE || op.kind == WRITE_IMM) && l->busy_reads[op.slot];
+}
+
 MAYBE void post_next(struct link *l)
 {
     long i = l->posted++;
