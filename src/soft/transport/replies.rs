@@ -36,6 +36,8 @@ pub(super) struct Replies {
     answered: Option<Psn>,
     /// Results of the youngest atomics.
     results: VecDeque<(Psn, u64)>,
+    /// Where the youngest READs and atomics began.
+    begun: VecDeque<Psn>,
     kept: usize,
 }
 
@@ -78,15 +80,32 @@ impl Replies {
     pub(super) fn acknowledge(&mut self, psn: Psn, msn: u32) {
         let reply = Reply::Ack { psn, syndrome: Syndrome::Ack, msn };
         match self.queue.back_mut() {
-            Some(last @ Reply::Ack { syndrome: Syndrome::Ack, .. }) => *last = reply,
+            Some(last @ Reply::Ack { syndrome: Syndrome::Ack, .. }) => {
+                if psn.since(last.psn()) >= 0 {
+                    *last = reply;
+                }
+            }
             _ => self.push(reply),
         }
     }
 
+    /// Acknowledges a repeated packet and what followed it, all that comes before `end`: up to the next READ or atomic, whose
+    /// response may be what was lost. soft-RoCE takes an ACK with the number of an atomic for its response.
+    pub(super) fn acknowledge_again(&mut self, repeated: Psn, end: Psn, msn: u32) {
+        let data = self.begun.iter().copied().find(|b| b.since(repeated) > 0 && b.since(end) < 0);
+        self.acknowledge(data.unwrap_or(end).plus(0xff_ffff), msn);
+    }
+
     /// Adds an answer at the end.
     pub(super) fn push(&mut self, reply: Reply) {
-        if reply.is_data() && !self.queue.iter().any(Reply::is_data) {
-            self.answered = Some(reply.psn());
+        if reply.is_data() {
+            if !self.queue.iter().any(Reply::is_data) {
+                self.answered = Some(reply.psn());
+            }
+            if self.begun.len() >= self.kept {
+                self.begun.pop_front();
+            }
+            self.begun.push_back(reply.psn());
         }
         if self.queue.len() < MOST {
             self.queue.push_back(reply);
@@ -136,6 +155,26 @@ mod tests {
         r.acknowledge(Psn::new(4), 4);
         assert_eq!(r.queue.len(), 3);
         assert_eq!(r.queue[0].psn(), Psn::new(2));
+    }
+
+    #[test]
+    fn repeated_packets_are_acknowledged_up_to_the_next_data_only() {
+        let mut r = Replies::new(2);
+        let acknowledged = |r: &mut Replies, repeated| {
+            r.clear();
+            r.acknowledge_again(Psn::new(repeated), Psn::new(30), 7);
+            r.queue[0].psn().get()
+        };
+        assert_eq!(acknowledged(&mut r, 3), 29);
+        r.push(read(10));
+        r.push(Reply::Atomic { psn: Psn::new(20), original: 1, msn: 0 });
+        assert_eq!([3, 9, 12, 19, 21].map(|n| acknowledged(&mut r, n)), [9, 9, 19, 19, 29]);
+        // Older ones have been answered, or their requester would not have gone on.
+        r.push(read(25));
+        assert_eq!([3, 22, 26].map(|n| acknowledged(&mut r, n)), [19, 24, 29]);
+        r.acknowledge_again(Psn::new(3), Psn::new(30), 7);
+        assert_eq!(r.queue.len(), 1);
+        assert_eq!(r.queue[0].psn().get(), 29, "what was acknowledged stays so");
     }
 
     #[test]

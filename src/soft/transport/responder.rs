@@ -295,8 +295,10 @@ impl Responder {
             Operation::Flush | Operation::AtomicWrite => {
                 self.replies.repeat(empty_reply(psn, self.msn), psn.plus(1));
             }
-            operation if operation.is_response() => {}
-            operation => self.acknowledge(operation),
+            operation if operation.is_send() || operation.is_write() => {
+                self.replies.acknowledge_again(psn, self.expected, self.msn);
+            }
+            _ => {}
         }
     }
 
