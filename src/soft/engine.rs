@@ -18,6 +18,8 @@ use crate::sys::{clock, futex, thread};
 
 /// A thread that has found nothing this many times in a row yields the processor.
 const YIELD_AFTER: u32 = 1000;
+/// Sooner where packets come in: the kernel's thread that brings them may wait for this processor.
+const YIELD_TO_PACKETS_AFTER: u32 = LIFE_EVERY;
 /// A thread that has looked for work this many times shows a sign of life, and looks at deadlines.
 const LIFE_EVERY: u32 = 64;
 /// A thread takes no more than this many rounds of messages before it goes on.
@@ -294,6 +296,8 @@ fn live(node: &'static Node, empties: u32) -> bool {
     let fired = node.timers.earliest() != u64::MAX && node.timers.fire(node, clock::now_ns());
     if empties >= YIELD_AFTER {
         node.wires.nudge();
+        std::thread::yield_now();
+    } else if empties >= YIELD_TO_PACKETS_AFTER && node.udp.is_connected() {
         std::thread::yield_now();
     }
     fired

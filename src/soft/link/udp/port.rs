@@ -155,6 +155,11 @@ impl Port {
         }
     }
 
+    /// Some QP has its peer on another host.
+    pub fn is_connected(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) > 0
+    }
+
     /// Packets for other processes come in here: they must not wait until this one polls.
     pub fn serves_others(&self) -> bool {
         self.share.serves_others()
