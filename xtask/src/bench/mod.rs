@@ -1,6 +1,8 @@
 //! `cargo xtask bench`: what things take over urxe0 beside their floors, all in one run, as medians of interleaved repetitions.
 //!
-//! `host` is two processes of this host, `wire` two network namespaces; `table` says how figures are judged and shown.
+//! `host` is two processes of this host, `wire` two network namespaces, `guest` two in a guest with soft-RoCE; `table` says
+//! how figures are judged and shown.
+mod guest;
 mod host;
 pub mod table;
 pub mod wire;

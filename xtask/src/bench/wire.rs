@@ -1,7 +1,10 @@
 //! RC between two network namespaces beside plain UDP of the same shape and iperf3's TCP; target/bench-wire.json.
 use std::time::Duration;
 
-use super::table::{Limit, Samples, row};
+use super::{
+    guest,
+    table::{Limit, Samples, row},
+};
 use crate::{
     apt,
     place::Place,
@@ -38,12 +41,13 @@ pub fn bench(repetitions: u32) -> Result<(), String> {
     }
     let stage = stage::stage()?;
     let file = stage::target().join("bench-wire.json");
-    let samples = measure(&stage, Extent { repetitions, each: 200, counts: true })?;
+    let mut samples = measure(&stage, Extent { repetitions, each: 200, counts: true })?;
+    guest::measure(&stage, repetitions, &mut samples)?;
     println!(
         "medians of {repetitions} interleaved repetitions, one run; two network namespaces joined by veth, each end polls on a \
          core of its own\n"
     );
-    let short = show(&samples)?;
+    let short = show(&samples)? + guest::show(&samples)?;
     for side in ["sends", "receives"] {
         let figure = samples.median(&format!("instructions_{side}"))?;
         println!("WRITE 1 MiB, MTU 9000: {figure:.0} instructions of ours a packet on the side that {side}");
