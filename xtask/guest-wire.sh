@@ -63,6 +63,12 @@ run() {
 # listening PID PORT
 listening() { grep -qi ":$(printf %04x "$2") .* 0A " "/proc/$1/net/tcp" "/proc/$1/net/tcp6" 2>/dev/null; }
 
+# differs END: from what is expected. Whether a flushed request was a receive, Debian's provider does not tell.
+differs() {
+  diff <(plain <"$expected/$program.$1.txt") <(plain <$out.$1)
+}
+plain() { sed -e '/^port /d' -e 's/\(Flushed Error\), .*/\1/'; }
+
 # pair KIND SERVER FAMILY PROGRAM ARGS...
 pair() {
   local kind=$1 server=$2 family=$3 program=$4 client=kernel host=10.9.2.2 where=$holder s c
@@ -107,7 +113,7 @@ pair() {
   why="client $c, server $s: $(tail -n 4 $out.client) | $(tail -n 4 $out.server)"
   [ $c -eq 0 ] && [ $s -eq 0 ] && ! grep -q 'invalid data' $out.server $out.client || return 1
   if [ $kind = program ] && [ -e "$expected/$program.client.txt" ]; then
-    why=$(cat <(diff "$expected/$program.client.txt" $out.client) <(diff "$expected/$program.server.txt" <(grep -v ^port $out.server)))
+    why=$(differs client; differs server)
     [ -z "$why" ] || return 1
   fi
   # The line of figures behind the head of the table; a program that measured nothing has none.
