@@ -22,6 +22,8 @@ pub const SECONDS: u64 = 300;
 const SLICE: u64 = 20;
 /// Bytes of an input at most.
 const LONGEST: u32 = 2048;
+/// And of one that is kept.
+const LONGEST_KEPT: usize = 512;
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// One thing that was checked.
@@ -171,7 +173,7 @@ impl Fuzzer {
         let entries = fs::read_dir(&new).map_err(|e| e.to_string())?.flatten();
         let mut lines: Vec<String> =
             entries.filter_map(|entry| fs::read(entry.path()).ok()).map(|bytes| hex(&bytes)).collect();
-        lines.retain(|line| !line.is_empty());
+        lines.retain(|line| !line.is_empty() && line.len() <= 2 * LONGEST_KEPT);
         lines.sort_by_key(|line| (line.len(), line.clone()));
         let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
         println!("{name}: {} inputs, {} bytes", lines.len(), text.len() / 2);
