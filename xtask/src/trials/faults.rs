@@ -1,5 +1,5 @@
 //! Faults on request: what must survive them does, chance is the seed's alone, and a wrong wish is no wish.
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use super::netns::{Net, SERVER};
 use crate::{
@@ -30,6 +30,7 @@ fn faults(ctx: &mut Ctx<'_>) {
         );
     }
     ctx.check("a wrong item is named, and no device opens", refused(&host));
+    ctx.check("anyverbs faults", command(ctx.stage.public.path(), &host));
     if !run::is_root() {
         return ctx.skip("between hosts", "needs root");
     }
@@ -94,6 +95,15 @@ fn numbers(host: &str, server: &Place, client: &Place, kind: &str, seed: u64) ->
     let client = client.clone().with_env("ANYVERBS_FAULTS", &spec(seed));
     let client = run::run(client.command("/faults", ["client", host, &port, kind]), LIMIT)?.success()?;
     Ok(server.finish(Duration::from_secs(5)).success()?.out + &client.out)
+}
+
+/// `anyverbs faults` loses what the variable loses.
+fn command(public: &Path, place: &Place) -> Result<(), String> {
+    let program = public.join("bin/faults").display().to_string();
+    let by_command = place.command("/anyverbs", ["faults", &spec(7), &program, "local", "ud"]);
+    let by_command = run::run(by_command, LIMIT)?.success()?.out;
+    let by_variable = alone(&place.clone().with_env("ANYVERBS_FAULTS", &spec(7)), &["local", "ud"])?;
+    if by_command == by_variable { Ok(()) } else { Err(format!("{by_command}\n{by_variable}")) }
 }
 
 fn refused(place: &Place) -> Result<(), String> {

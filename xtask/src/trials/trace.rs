@@ -126,10 +126,10 @@ fn in_one_process(folder: &Folder, host: &Place) -> Result<Vec<Frame>, String> {
         all.extend(frames(&file)?);
     }
     has(&all, "local", &[0x00, 0x01, 0x02, 0x11, 0x65])?;
-    // Of three packets each: 3 times 300, and the ends of queue pairs.
+    // Of three packets each: 3 times 100, and the ends of queue pairs.
     let (first, last) = (count(&all, "local", 0), count(&all, "local", 2));
     match (first, last, count(&all, "local", 0x65)) {
-        (900.., _, 400) if first == last => Ok(all),
+        (300.., _, 400) if first == last => Ok(all),
         counts => Err(format!("SENDs begun and ended, datagrams: {counts:?}")),
     }
 }

@@ -19,6 +19,8 @@ pub struct Sending {
     timeout: Option<u64>,
     /// When requests were posted: up to before which one, and the time.
     posted: VecDeque<(u64, u64)>,
+    /// The time before which nothing happens, by the last turn; 0 for none.
+    waits: u64,
 }
 
 /// What becomes of the request whose turn it is.
@@ -41,7 +43,7 @@ impl Sending {
     pub fn new(chance: Chance, kill_after: Option<u64>, head: u64) -> Self {
         let kill_at = kill_after.map(|n| head.saturating_add(n));
         // What is posted already may be half sent.
-        Self { chance, kill_after, kill_at, thrown: head, timeout: None, posted: VecDeque::new() }
+        Self { chance, kill_after, kill_at, thrown: head, timeout: None, posted: VecDeque::new(), waits: 0 }
     }
 
     /// Request `at` is not carried out any more, and takes the queue pair with it.
@@ -56,9 +58,20 @@ impl Sending {
         }
     }
 
+    /// A wait until `until` is of these faults.
+    pub fn is_waiting(&self, until: u64) -> bool {
+        self.waits != 0 && self.waits == until
+    }
+
     /// What becomes of request `at`, whose turn it is. `ack_timeout` is the local ACK timeout of a reliable queue pair, 0
     /// for ever, and `None` for an unreliable one.
     pub fn turn(&mut self, at: u64, now: u64, ack_timeout: Option<u64>) -> Turn {
+        let turn = self.decide(at, now, ack_timeout);
+        self.waits = if let Turn::Waits { until, .. } = turn { until } else { 0 };
+        turn
+    }
+
+    fn decide(&mut self, at: u64, now: u64, ack_timeout: Option<u64>) -> Turn {
         if self.kills(at) {
             return Turn::Kills;
         }
@@ -142,7 +155,9 @@ mod tests {
         s.note_posted(2, 10 * MS);
         s.note_posted(3, 12 * MS);
         assert_eq!(s.turn(0, 11 * MS, Some(0)), Turn::Waits { until: 15 * MS, timeout: false });
+        assert!(s.is_waiting(15 * MS) && !s.is_waiting(16 * MS));
         assert_eq!([0, 1].map(|at| s.turn(at, 15 * MS, Some(0))), [Turn::Goes; 2]);
+        assert!(!s.is_waiting(15 * MS) && !s.is_waiting(0));
         assert_eq!(s.turn(2, 15 * MS, None), Turn::Waits { until: 17 * MS, timeout: false });
         assert_eq!(s.turn(2, 18 * MS, None), Turn::Goes);
         assert!(s.posted.len() <= 1);

@@ -9,6 +9,7 @@ pub mod messages;
 pub mod packets;
 pub mod spec;
 
+use crate::soft::link;
 use crate::soft::qp::Qp;
 use crate::sys::errno::Errno;
 use crate::sys::lock::Lock;
@@ -93,9 +94,20 @@ pub fn set(qp: &Qp, spec: &Spec) {
     let wanted = !spec.is_nothing();
     let chance = |half| Chance::new(spec, of.ordinal, half, of.tally.clone());
     let mut sq = qp.sq.lock();
+    let until = sq.wait_until;
+    let waits = sq.faults.as_ref().is_some_and(|faults| faults.is_waiting(until));
     sq.faults = wanted.then(|| Box::new(Sending::new(chance(0), spec.kill_qp_after, sq.queue.head)));
     sq.watch();
+    if waits {
+        // What was to come later, or again, may come now.
+        sq.wait_until = 0;
+        link::pump(qp, &mut sq);
+    }
     drop(sq);
+    if !wanted {
+        qp.node.udp.send_held(qp.node, u64::MAX);
+    }
+    qp.node.settle();
     qp.rq.lock().faults = wanted.then(|| Box::new(Receiving::new(chance(1), spec.kill_qp_after)));
 }
 
