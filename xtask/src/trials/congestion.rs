@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::netns::{CLIENT, Net, SERVER};
 use crate::{
-    place::{Place, User, Via},
     report::{Ctx, Trial},
     run,
     trials::pair_at,
@@ -36,11 +35,7 @@ fn ecn(ctx: &mut Ctx<'_>) {
         Ok(net) => net,
         Err(why) => return ctx.check("making two namespaces", Err(why)),
     };
-    let [server, client] = [0, 1].map(|side| {
-        Place::new(ctx.stage.public.path(), Via::Path, User::Me)
-            .inside(&["ip", "netns", "exec", &net.names[side]])
-            .with_env("ANYVERBS_SOFT", "1")
-    });
+    let [server, client] = [0, 1].map(|host| net.place(ctx.stage, host));
     let transfer = |class: &str, mark: Option<&str>| {
         rules(&net, mark)?;
         let [server, client] = [&server, &client].map(|p| p.clone().with_env("C_TESTS_TCLASS", class));

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{
     congestion::nft,
-    netns::{Net, SERVER, gid_index},
+    netns::{Net, SERVER, SERVER_6, gid_index},
 };
 use crate::{
-    place::{Place, User, Via},
+    place::{Place, User},
     report::{Ctx, Trial},
     run::{self, Child},
 };
@@ -29,7 +29,7 @@ const PROCESSES: [(usize, &str, usize); 6] = [
 /// An address of the first host, its interface, and two groups of the family: nobody sends to the second.
 const WAYS: [(&str, &str, &str, [&str; 2]); 3] = [
     ("IPv4", SERVER, "veth0", ["::ffff:239.77.1.1", "::ffff:239.77.1.2"]),
-    ("IPv6", "fd77::1", "veth0", ["ff15::77:1", "ff15::77:2"]),
+    ("IPv6", SERVER_6, "veth0", ["ff15::77:1", "ff15::77:2"]),
     ("another interface", "10.78.0.1", "veth1", ["::ffff:239.77.2.1", "::ffff:239.77.2.2"]),
 ];
 
@@ -41,12 +41,7 @@ fn multicast(ctx: &mut Ctx<'_>) {
         Ok(net) => net,
         Err(why) => return ctx.check("making two namespaces", Err(why)),
     };
-    let place = |host: usize, user| {
-        Place::new(ctx.stage.public.path(), Via::Path, user)
-            .inside(&["ip", "netns", "exec", &net.names[host]])
-            .with_env("ANYVERBS_SOFT", "1")
-    };
-    let places = [0, 1].map(|host| [place(host, User::Me), place(host, User::Nobody)]);
+    let places = [0, 1].map(|host| [User::Me, User::Nobody].map(|user| net.place(ctx.stage, host).of(user)));
     ctx.check("a second link", second_link(&net));
     for (way, address, interface, groups) in WAYS {
         let result = gid_index(&places[0][0], address).and_then(|gid| {
