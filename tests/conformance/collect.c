@@ -86,6 +86,15 @@ static void forget(struct end *e, unsigned number)
         }
 }
 
+/* Between two looks at what does not come: later ones leave the processor to others. */
+static void breathe(unsigned *looks)
+{
+    if (++*looks < 500)
+        sched_yield();
+    else
+        usleep(200);
+}
+
 /* Polls once; true when there was something. */
 static int poll_once(struct end *e, struct ibv_cq *cq, char *text)
 {
@@ -111,10 +120,11 @@ void collect(struct end *e, struct ibv_cq *cq, enum aspect a, unsigned count)
 {
     uint64_t end = now_ms() + patience(e);
     char *text = e->report.text[a];
+    unsigned looks = 0;
 
     while (words_in(text) < count && now_ms() < end)
         if (!poll_once(e, cq, text))
-            sched_yield();
+            breathe(&looks);
 }
 
 static const char *event_word(enum ibv_event_type type)
@@ -227,6 +237,7 @@ void observe(struct end *e, const struct expected *x)
     uint64_t end = now_ms() + patience(e);
     struct ibv_qp_init_attr init;
     struct ibv_qp_attr attr;
+    unsigned looks = 0;
     int right = 0;
 
     do {
@@ -240,7 +251,7 @@ void observe(struct end *e, const struct expected *x)
             e->hurried = 1;
             end = now_ms() + HURRY_MS;
         }
-        sched_yield();
+        breathe(&looks);
     } while (!right && now_ms() < end);
     e->hurried |= !right;
     if (ibv_query_qp(e->qp, &attr, IBV_QP_STATE, &init))
@@ -255,11 +266,12 @@ static void drain(struct end *e, struct ibv_cq *cq, unsigned last, const char *d
     uint64_t end = now_ms() + patience(e);
     char text[ASPECT_SIZE] = "", word[ASPECT_SIZE + 32];
     char until[32];
+    unsigned looks = 0;
 
     snprintf(until, sizeof(until), "%u:WR_FLUSH_ERR", last);
     while (!strstr(text, until) && now_ms() < end)
         if (!poll_once(e, cq, text))
-            sched_yield();
+            breathe(&looks);
     if (strcmp(text, due)) {
         snprintf(word, sizeof(word), "%s(%s)", name, text);
         append(e->report.text[A_REST], word);

@@ -24,6 +24,7 @@ cargo xtask test [--distro sid] [-v] [NAME...]
 cargo xtask bench [REPETITIONS]              latency and bandwidth beside their floors; target/bench.json
 cargo xtask bench wire [REPETITIONS]         the same between two network namespaces; target/bench-wire.json
 cargo xtask fuzz [SECONDS [TARGET]]          fuzz on an idle processor; `fuzz merge` keeps what was found
+cargo xtask bench kernel                     instructions on the kernel's rxe beside Debian's library, in the guest
 cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
 cargo xtask install --prefix P [--destdir D] libraries, links, anyverbs, headers, pkg-config file
 cargo xtask stage                            build libraries and tools, print the folder for LD_LIBRARY_PATH";
@@ -39,9 +40,11 @@ fn main() -> ExitCode {
             Ok(false) => return ExitCode::FAILURE,
             Err(why) => Err(why),
         },
+        "bench" if rest == ["kernel"] => trials::kernel::cost::bench(),
         "bench" => bench::bench(rest),
         "fuzz" => fuzz::fuzz(rest),
         "guest" if !rest.is_empty() => guest::guest(rest),
+        "in-guest" => trials::kernel::inside(rest),
         "install" => install::install(rest),
         "stage" => stage::library().map(|lib| println!("{}", lib.display())),
         _ => {

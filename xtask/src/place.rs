@@ -14,6 +14,8 @@ pub enum Via {
     Path,
     /// `LD_PRELOAD` names the file, and nothing else is set.
     Preload,
+    /// Not at all: it takes the distribution's.
+    System,
 }
 
 /// As whom.
@@ -100,6 +102,7 @@ impl Place {
         match self.via {
             Via::Path => words.push(format!("LD_LIBRARY_PATH={}", lib.display())),
             Via::Preload => words.push(format!("LD_PRELOAD={}", lib.join(stage::SONAME).display())),
+            Via::System => {}
         }
         match program.strip_prefix('/') {
             Some(own) => words.push(self.folder.join("bin").join(own).display().to_string()),
@@ -123,6 +126,7 @@ impl Place {
         let how = match self.via {
             Via::Path => "path",
             Via::Preload => "preload",
+            Via::System => "distribution",
         };
         format!("{who} by {how}")
     }

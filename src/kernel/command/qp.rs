@@ -137,7 +137,6 @@ impl New {
             }
             if (*self.ctx).async_fd >= 0 {
                 ioctl.fd(EVENT_FD, (*self.ctx).async_fd);
-                ioctl.optional();
             }
             ioctl.tails(request, room);
         }

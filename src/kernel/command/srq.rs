@@ -182,7 +182,6 @@ unsafe fn by_ioctl(
         ioctl.constant(TYPE, a.srq_type.into());
         if (*ctx).async_fd >= 0 {
             ioctl.fd(EVENT_FD, (*ctx).async_fd);
-            ioctl.optional();
         }
         ioctl.out(RESP_MAX_WR, &mut max_wr);
         ioctl.out(RESP_MAX_SGE, &mut max_sge);

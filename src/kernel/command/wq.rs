@@ -104,7 +104,6 @@ unsafe fn by_ioctl(
         ioctl.constant(TYPE, a.wq_type.into());
         if (*ctx).async_fd >= 0 {
             ioctl.fd(EVENT_FD, (*ctx).async_fd);
-            ioctl.optional();
         }
         ioctl.value(MAX_WR, a.max_wr);
         ioctl.value(MAX_SGE, a.max_sge);

@@ -8,6 +8,8 @@ mod objects;
 mod post;
 mod qp;
 mod queue;
+#[cfg(test)]
+mod tests;
 mod wqe;
 mod wr;
 

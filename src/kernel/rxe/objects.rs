@@ -119,11 +119,7 @@ pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ib
         request.wr_id = b.wr_id;
         request.send_flags = b.send_flags;
         request.tail.bind_mw = ibv_send_wr_bind_mw { mw, rkey, bind_info: b.bind_info };
-        let rc = super::post::post_send(qp, &mut request, &mut bad);
-        if rc == 0 {
-            (*mw).rkey = rkey;
-        }
-        rc
+        super::post::post_send(qp, &mut request, &mut bad)
     }
 }
 

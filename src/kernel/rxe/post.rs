@@ -149,20 +149,20 @@ unsafe fn build(c: *mut ibv_qp, qp: &QpObject, index: u32, wr: &ibv_send_wr, ssn
             }
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 let a = wr.wr.atomic;
-                if total < 8 || !a.remote_addr.is_multiple_of(8) {
-                    return Err(refuse(format_args!(
-                        "an atomic of {total} bytes at 0x{:x}: expected 8 bytes on a multiple of 8",
-                        a.remote_addr
-                    )));
+                // Whether the address is aligned the peer decides.
+                if total < 8 {
+                    return Err(refuse(format_args!("an atomic into {total} bytes: expected 8")));
                 }
                 wqe.atomic(a.remote_addr, a.rkey, a.compare_add, a.swap);
             }
             IBV_WR_BIND_MW => {
                 let bind = wr.tail.bind_mw;
-                if count != 0 || bind.mw.is_null() {
-                    return Err(refuse(format_args!("a bind takes a window and no data")));
+                if count != 0 {
+                    return Err(refuse(format_args!("a bind takes no data")));
                 }
+                bindable(bind.mw, &bind.bind_info).map_err(|why| refuse(format_args!("{why}")))?;
                 wqe.bind((*bind.mw).rkey, bind.rkey, &bind.bind_info);
+                (*bind.mw).rkey = bind.rkey;
             }
             _ if qp_type == IBV_QPT_UD => {
                 let ud = wr.wr.ud;
@@ -175,6 +175,23 @@ unsafe fn build(c: *mut ibv_qp, qp: &QpObject, index: u32, wr: &ibv_send_wr, ssn
         }
     }
     Ok(())
+}
+
+/// What the kernel could only answer by an error of the QP: a window needs a region of its own PD, unless it is unbound.
+///
+/// # Errors
+/// Why not.
+///
+/// # Safety
+/// `mw` and the region must be null or live.
+pub unsafe fn bindable(mw: *const ibv_mw, info: &ibv_mw_bind_info) -> Result<(), &'static str> {
+    // SAFETY: the caller vouches for both.
+    match unsafe { (mw.as_ref(), info.mr.as_ref()) } {
+        (None, _) => Err("no window to bind"),
+        (_, None) if info.length > 0 => Err("no region to bind the window to"),
+        (Some(mw), Some(mr)) if mw.pd != mr.pd => Err("window and region are of different PDs"),
+        _ => Ok(()),
+    }
 }
 
 /// Posts a list of receive requests to a QP.

@@ -44,14 +44,16 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
 
 pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
-    /// FLUSH and ATOMIC WRITE have no way through the kernel's queue of all releases; TSO is for others.
+    /// FLUSH has no way through the kernel's queue of all releases, and TSO is for others; ATOMIC WRITE came with Linux 6.2.
     const OPS: u64 = (1 << 10) - 1;
     // SAFETY: the library passes a live context and the application's attributes.
     place(|| unsafe {
         let a = &mut *attr;
         let extended = a.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         let flags = if a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { a.create_flags } else { 0 };
-        if a.comp_mask & !KNOWN != 0 || flags != 0 || extended && a.send_ops_flags & !OPS != 0 {
+        let beyond = if extended { a.send_ops_flags & !OPS } else { 0 };
+        let able = beyond == 0 || beyond == IBV_QP_EX_WITH_ATOMIC_WRITE && writes_atomically(ctx);
+        if a.comp_mask & !KNOWN != 0 || flags != 0 || !able {
             return Err(Errno::EOPNOTSUPP);
         }
         let c = Box::into_raw(Box::new(MaybeUninit::<QpObject>::zeroed())).cast::<QpObject>();
@@ -91,6 +93,17 @@ pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_i
         Ok(c)
     })
     .cast()
+}
+
+/// Whether this kernel's rxe has ATOMIC WRITE.
+///
+/// # Safety
+/// `ctx` live.
+unsafe fn writes_atomically(ctx: *mut ibv_context) -> bool {
+    let mut attr = ibv_device_attr_ex::zeroed();
+    // SAFETY: the caller vouches for the context; the attributes are ours.
+    let rc = unsafe { super::objects::query_device_ex(ctx, std::ptr::null(), &mut attr, size_of_val(&attr)) };
+    rc == 0 && attr.device_cap_flags_ex & IBV_DEVICE_ATOMIC_WRITE != 0
 }
 
 /// Maps a QP's queues, and sees that their entries hold what its capacities promise.

@@ -178,6 +178,20 @@ impl Wqe {
         unsafe { self.dma(SEND_DMA, filled as u32, 0) };
     }
 
+    /// Eight bytes that a peer's memory gets at once; they lie where inline data would.
+    ///
+    /// # Safety
+    /// As `ex`; `bytes` readable for eight.
+    pub unsafe fn atomic_write(self, addr: u64, rkey: u32, bytes: *const c_void) {
+        let mut filled = 0;
+        // SAFETY: the caller vouches for both; the smallest entry has room for eight bytes behind its head.
+        unsafe {
+            self.rdma(addr, rkey);
+            self.inline(&mut filled, bytes, 8);
+            self.end_inline(filled);
+        }
+    }
+
     /// Sets the flag that says so, for callers who need not have given it.
     ///
     /// # Safety
@@ -268,6 +282,19 @@ mod tests {
         }
         assert_eq!((word(&entry, 184), word(&entry, 188), word(&entry, 196)), (6, 6, 0));
         assert_eq!(entry[26].to_ne_bytes(), *b"abcdef\0\0");
+    }
+
+    #[test]
+    fn an_atomic_write_has_its_bytes_in_the_entry() {
+        let mut entry = [0u64; 64];
+        // SAFETY: the entry has room for eight bytes behind its head.
+        unsafe {
+            let wqe = Wqe::send(entry.as_mut_ptr().cast(), 1, IBV_WR_ATOMIC_WRITE, 0, 1);
+            wqe.atomic_write(0x5000, 0x77, c"eightly".as_ptr().cast());
+        }
+        assert_eq!((entry[3], word(&entry, 32), entry[19]), (0x5000, 0x77, 0x5000));
+        assert_eq!((word(&entry, 184), word(&entry, 188), word(&entry, 196)), (8, 8, 0));
+        assert_eq!(entry[26].to_ne_bytes(), *b"eightly\0");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The `ibv_wr_*` calls: entries are built in the send queue between start and complete, and handed over together.
-use super::post::{allowed, ring};
+use super::post::{allowed, bindable, ring};
 use super::wqe::Wqe;
 use super::{AhObject, QpObject, SendSide, object};
 use crate::abi::*;
@@ -38,6 +38,7 @@ pub fn fill(c: &mut ibv_qp_ex, ops: u64) {
     c.wr_set_sge_list = Some(set_sge_list);
     c.wr_atomic_cmp_swp = has(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(cmp_swp as _);
     c.wr_atomic_fetch_add = has(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(fetch_add as _);
+    c.wr_atomic_write = has(IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write as _);
     c.wr_bind_mw = has(IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw as _);
     c.wr_local_inv = has(IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv as _);
     c.wr_rdma_read = has(IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read as _);
@@ -217,9 +218,15 @@ unsafe fn atomic(c: *mut ibv_qp_ex, opcode: u32, rkey: u32, addr: u64, compare_a
     unsafe {
         if let Some(wqe) = begin(c, opcode) {
             wqe.atomic(addr, rkey, compare_add, swap);
-            if !addr.is_multiple_of(8) {
-                wrong(c, Errno::EINVAL);
-            }
+        }
+    }
+}
+
+unsafe extern "C" fn atomic_write(c: *mut ibv_qp_ex, rkey: u32, addr: u64, bytes: *const c_void) {
+    // SAFETY: as in `send`; eight bytes are readable.
+    unsafe {
+        if let Some(wqe) = begin(c, IBV_WR_ATOMIC_WRITE) {
+            wqe.atomic_write(addr, rkey, bytes);
         }
     }
 }
@@ -228,7 +235,13 @@ unsafe extern "C" fn bind_mw(c: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, info
     // SAFETY: as in `send`; window and region are live.
     unsafe {
         if let Some(wqe) = begin(c, IBV_WR_BIND_MW) {
-            wqe.bind((*mw).rkey, rkey, &*info);
+            match bindable(mw, &*info) {
+                Ok(()) => {
+                    wqe.bind((*mw).rkey, rkey, &*info);
+                    (*mw).rkey = rkey;
+                }
+                Err(_) => wrong(c, Errno::EINVAL),
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ mod hardware;
 mod hostile;
 mod idle;
 mod install;
+pub mod kernel;
 mod kill;
 mod lanes;
 mod load;
@@ -70,6 +71,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         qperf::TRIALS,
         hardware::TRIALS,
         guest::TRIALS,
+        kernel::TRIALS,
         pyverbs::TRIALS,
         view::TRIALS,
         ucx::TRIALS,

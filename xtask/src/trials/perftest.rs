@@ -200,7 +200,7 @@ fn cells(&(programs, transports, args): &Row) -> impl Iterator<Item = Cell> {
 }
 
 /// Transports that the programs have for their operation.
-fn has(program: &str, transport: &str) -> bool {
+pub fn has(program: &str, transport: &str) -> bool {
     match transport {
         "UD" => program.starts_with("send"),
         "UC" => program.starts_with("send") || program.starts_with("write"),
@@ -238,7 +238,7 @@ pub fn pair(ends: &Ends, Cell { program, args }: &Cell) -> Result<(), String> {
 }
 
 /// The client's table has a line for each size, each with all iterations of all QPs.
-fn reported(client: &Outcome, args: &str) -> Result<(), String> {
+pub fn reported(client: &Outcome, args: &str) -> Result<(), String> {
     let number = |flag: &str| {
         let mut words = args.split_whitespace().skip_while(|w| *w != flag).skip(1);
         words.next().and_then(|w| w.parse::<u64>().ok())

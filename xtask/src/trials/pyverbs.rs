@@ -48,7 +48,7 @@ fn pyverbs(ctx: &mut Ctx<'_>) {
 }
 
 /// A folder that goes with its value.
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -57,7 +57,7 @@ impl Drop for Folder {
 }
 
 /// Lays the suite out in `folder`/tests.
-fn unpack(folder: &Path) -> Result<(), String> {
+pub fn unpack(folder: &Path) -> Result<(), String> {
     let io = |e: std::io::Error| format!("{}: {e}", folder.display());
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder).map_err(io)?;
@@ -116,9 +116,7 @@ fn judge(ctx: &mut Ctx<'_>, folder: &Path, family: &str, gid: &str) {
         Err(why) => return ctx.check(family, Err(why)),
     };
     let results = results(&outcome.err);
-    let told: Option<usize> =
-        outcome.err.lines().find_map(|l| l.strip_prefix("Ran ")?.split(' ').next()?.parse().ok());
-    let complete = match told {
+    let complete = match told(&outcome.err) {
         Some(told) if told == results.len() && outcome.ok() => Ok(()),
         _ => Err(format!("{} results were read; {outcome}", results.len())),
     };
@@ -155,14 +153,19 @@ fn judge(ctx: &mut Ctx<'_>, folder: &Path, family: &str, gid: &str) {
     ctx.judge(verdict);
 }
 
-enum Verdict {
+/// How many tests the suite says it ran.
+pub fn told(text: &str) -> Option<usize> {
+    text.lines().find_map(|l| l.strip_prefix("Ran ")?.split(' ').next()?.parse().ok())
+}
+
+pub enum Verdict {
     Passed,
     Skipped(String),
     Failed(&'static str),
 }
 
 /// `unittest -v` names a test, then perhaps its description and what it says itself, and ends a line with the result.
-fn results(text: &str) -> BTreeMap<&str, Verdict> {
+pub fn results(text: &str) -> BTreeMap<&str, Verdict> {
     let mut results = BTreeMap::new();
     let mut current = None;
     for line in text.lines() {
@@ -199,7 +202,7 @@ fn reason(test: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// What the suite says about a test that failed.
-fn traceback(text: &str, test: &str) -> String {
+pub fn traceback(text: &str, test: &str) -> String {
     let lines = text.lines().skip_while(|line| {
         !((line.starts_with("ERROR: ") || line.starts_with("FAIL: ")) && line.contains(&format!("{test})")))
     });

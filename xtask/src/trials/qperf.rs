@@ -156,7 +156,7 @@ fn one(ends: &Ends, port: u16, test: &str, options: &str) -> Result<String, Stri
 }
 
 /// `text` has the figure, above nothing.
-fn plausible(text: &str, figure: &str) -> Result<(), String> {
+pub fn plausible(text: &str, figure: &str) -> Result<(), String> {
     let value = text.lines().filter_map(|line| line.split_once('=')).find(|(name, _)| name.trim() == figure);
     let number = value.and_then(|(_, value)| value.split_whitespace().next()?.parse::<f64>().ok());
     match number {
