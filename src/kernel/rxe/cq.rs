@@ -28,6 +28,15 @@ impl Polled {
         wc
     }
 
+    /// Drops the completions of a QP.
+    pub fn forget(&mut self, qp_num: u32) {
+        let of_it = |entry: *const u8| {
+            // SAFETY: an entry is at least as long as the kernel's completion, whose fields lie as ours do.
+            unsafe { entry.add(std::mem::offset_of!(ibv_wc, qp_num)).cast::<u32>().read() == qp_num }
+        };
+        self.queue.take_out(of_it);
+    }
+
     /// Gives the completion back that the readers had.
     fn give_back(&mut self) {
         if self.current.take().is_some() {

@@ -25,6 +25,24 @@ pub fn allowed(qp_type: u32, opcode: u32) -> bool {
     }
 }
 
+/// Whether a kind of QP sends all that these `IBV_QP_EX_WITH_*` flags name.
+pub fn sends(qp_type: u32, ops: u64) -> bool {
+    const ALL: [(u64, u32); 11] = [
+        (IBV_QP_EX_WITH_RDMA_WRITE, IBV_WR_RDMA_WRITE),
+        (IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM),
+        (IBV_QP_EX_WITH_SEND, IBV_WR_SEND),
+        (IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_WR_SEND_WITH_IMM),
+        (IBV_QP_EX_WITH_RDMA_READ, IBV_WR_RDMA_READ),
+        (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_CMP_AND_SWP),
+        (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD),
+        (IBV_QP_EX_WITH_LOCAL_INV, IBV_WR_LOCAL_INV),
+        (IBV_QP_EX_WITH_BIND_MW, IBV_WR_BIND_MW),
+        (IBV_QP_EX_WITH_SEND_WITH_INV, IBV_WR_SEND_WITH_INV),
+        (IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_WR_ATOMIC_WRITE),
+    ];
+    ALL.iter().all(|&(flag, opcode)| ops & flag == 0 || allowed(qp_type, opcode))
+}
+
 /// Posts a list of send requests; stops at the first bad one, which `bad` names.
 pub unsafe extern "C" fn post_send(
     c: *mut ibv_qp,

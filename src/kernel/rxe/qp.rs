@@ -1,7 +1,7 @@
 //! Queue pairs and shared receive queues: made by the kernel, their queues mapped.
 use super::queue::{MmapInfo, Queue};
 use super::wqe::{RECV_HEAD, SEND_HEAD};
-use super::{Answered, QpObject, Receive, SendSide, SrqObject, place, wr};
+use super::{Answered, CqObject, QpObject, Receive, SendSide, SrqObject, place, post, wr};
 use crate::abi::*;
 use crate::kernel::command::write::Plain;
 use crate::kernel::command::{qp as command, qp_attr, srq};
@@ -53,7 +53,11 @@ pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_i
         let flags = if a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { a.create_flags } else { 0 };
         let beyond = if extended { a.send_ops_flags & !OPS } else { 0 };
         let able = beyond == 0 || beyond == IBV_QP_EX_WITH_ATOMIC_WRITE && writes_atomically(ctx);
-        if a.comp_mask & !KNOWN != 0 || flags != 0 || !able {
+        if a.comp_mask & !KNOWN != 0
+            || flags != 0
+            || !able
+            || extended && !post::sends(a.qp_type, a.send_ops_flags)
+        {
             return Err(Errno::EOPNOTSUPP);
         }
         let c = Box::into_raw(Box::new(MaybeUninit::<QpObject>::zeroed())).cast::<QpObject>();
@@ -150,8 +154,19 @@ pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
 pub unsafe extern "C" fn modify_qp(c: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     let mut cmd = Plain::of(ib_uverbs_modify_qp::zeroed());
     let size = size_of_val(&cmd);
-    // SAFETY: the library passes a live QP and the application's attributes.
-    unsafe { qp_attr::modify_qp(c, attr, mask, &mut cmd, size) }
+    // SAFETY: the library passes a live QP, whose CQs live, and the application's attributes.
+    unsafe {
+        let rc = qp_attr::modify_qp(c, attr, mask, &mut cmd, size);
+        if rc == 0 && mask as u32 & IBV_QP_STATE != 0 && (*attr).qp_state == IBV_QPS_RESET {
+            // As NICs do: who uses the QP again does not find completions of its former life.
+            for cq in [(*c).send_cq, (*c).recv_cq] {
+                if !cq.is_null() {
+                    super::object::<_, CqObject>(cq).polled.lock().forget((*c).qp_num);
+                }
+            }
+        }
+        rc
+    }
 }
 
 pub unsafe extern "C" fn query_qp(

@@ -111,6 +111,23 @@ impl Queue {
         consumer != self.word(PRODUCER).load(Ordering::Acquire) & self.mask
     }
 
+    /// Takes out of what the kernel has produced, where we consume, the entries that `goes` names; the others keep their order.
+    pub fn take_out(&self, goes: impl Fn(*const u8) -> bool) {
+        let consumer = self.consumer();
+        let mut from = self.word(PRODUCER).load(Ordering::Acquire) & self.mask;
+        let mut to = from;
+        while from != consumer {
+            from = from.wrapping_sub(1) & self.mask;
+            let entry = self.entry(from);
+            if !goes(entry) {
+                to = to.wrapping_sub(1) & self.mask;
+                // SAFETY: both lie in the mapping; entries from `consumer` to the producer are ours until they are released.
+                unsafe { std::ptr::copy(entry, self.entry(to), self.entry_size()) };
+            }
+        }
+        self.release(to);
+    }
+
     /// Gives all entries before `consumer` back to the kernel.
     #[inline]
     pub fn release(&self, consumer: u32) {
@@ -151,6 +168,30 @@ mod tests {
         assert_eq!(queue.after(3), 0);
         assert_eq!(queue.entry(1).addr() - queue.entry(0).addr(), 64);
         assert_eq!(queue.entry(4), queue.entry(0));
+    }
+
+    #[test]
+    fn entries_are_taken_out_and_the_others_keep_their_order() {
+        let queue = queue(6, 7, 4096).unwrap();
+        // Around the end of the ring.
+        (queue.publish(6), queue.release(6));
+        let mut at = 6;
+        for value in [1u8, 9, 2, 9, 9, 3] {
+            // SAFETY: an entry of the queue that nobody else writes.
+            unsafe { queue.entry(at).write(value) };
+            at = queue.after(at);
+        }
+        queue.publish(at);
+        // SAFETY: entries are readable.
+        queue.take_out(|entry| unsafe { entry.read() } == 9);
+        let mut left = Vec::new();
+        let mut consumer = queue.consumer();
+        while queue.has_entry(consumer) {
+            // SAFETY: as above.
+            left.push(unsafe { queue.entry(consumer).read() });
+            consumer = queue.after(consumer);
+        }
+        assert_eq!(left, [1, 2, 3]);
     }
 
     #[test]
