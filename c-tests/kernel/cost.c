@@ -8,6 +8,8 @@
 #include <valgrind/callgrind.h>
 
 #define ROUNDS 20
+/* Messages before those that are counted: what a program does all the time has settled then. */
+#define WARM 300
 
 static struct ibv_context *context;
 static struct ibv_comp_channel *channel;
@@ -68,14 +70,14 @@ static void data_path(const char *name, unsigned flags, uint32_t length)
     uint64_t sends = 0, receives = 0;
     struct ibv_wc wc;
 
-    for (int round = 0; round <= ROUNDS; round++) {
+    for (int round = 0; round < WARM + ROUNDS; round++) {
         struct ibv_sge sge = sge_of(&a, 0, length), to = sge_of(&b, 0, 64);
         struct ibv_send_wr wr = {
             .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED | flags};
         struct ibv_send_wr *bad;
         struct ibv_recv_wr rwr = {.wr_id = 2, .sg_list = &to, .num_sge = 1}, *rbad;
 
-        if (round == 1)
+        if (round == WARM)
             CALLGRIND_ZERO_STATS;
         ZERO(ibv_req_notify_cq(a.cq, 0));
         CALLGRIND_TOGGLE_COLLECT;

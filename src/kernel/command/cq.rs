@@ -68,8 +68,8 @@ pub unsafe extern "C" fn create_cq(
     let room = Tail::behind(resp, size_of::<ib_uverbs_create_cq_resp>(), resp_size);
     // SAFETY: the provider gives a live context, a new CQ, its request and its answer.
     code(unsafe {
-        let ioctl = begin(ctx, &new, request, room);
-        by_ioctl(ctx, ioctl, &new).and_then(|way| match way {
+        let mut ioctl = begin(ctx, &new, request, room);
+        by_ioctl(ctx, &mut ioctl, &new).and_then(|way| match way {
             Some(made) => {
                 answer(resp, resp_size, made);
                 Ok(())
@@ -213,7 +213,7 @@ unsafe fn extended(
             }
         }
         ioctl.link(driver);
-        if let Some(base) = by_ioctl(ctx, ioctl, &new)? {
+        if let Some(base) = by_ioctl(ctx, &mut ioctl, &new)? {
             let length = answer_core as u32;
             answer(
                 resp,
@@ -274,7 +274,7 @@ unsafe fn begin(ctx: *mut ibv_context, new: &New, request: Tail, room: Tail) -> 
 /// As `begin`.
 unsafe fn by_ioctl(
     ctx: *mut ibv_context,
-    mut ioctl: Ioctl,
+    ioctl: &mut Ioctl,
     new: &New,
 ) -> Result<Option<ib_uverbs_create_cq_resp>, Errno> {
     let mut cqe = 0u32;

@@ -26,6 +26,7 @@ use crate::abi::*;
 use crate::provider::context as library;
 use crate::sys::errno::Errno;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 /// Kinds of objects (`enum uverbs_default_objects`).
@@ -62,11 +63,11 @@ const MANDATORY: u16 = 1;
 /// Most attributes of a command: ours and those linked to it.
 const MAX_ATTRS: usize = 48;
 
-/// What the kernel reads: head and attributes in one piece.
+/// What the kernel reads: head and attributes in one piece. Only the attributes in use are written: most commands have few.
 #[repr(C)]
 struct Message {
     hdr: ib_uverbs_ioctl_hdr,
-    attrs: [ib_uverbs_attr; MAX_ATTRS],
+    attrs: [MaybeUninit<ib_uverbs_attr>; MAX_ATTRS],
 }
 
 /// A command by ioctl, built attribute by attribute. Pointers that it holds must stay valid until it is sent.
@@ -87,20 +88,36 @@ pub enum Way {
 
 impl Ioctl {
     /// An empty command.
+    #[inline]
     pub fn new(object: u16, method: u16) -> Self {
-        let mut message = Message {
-            hdr: ib_uverbs_ioctl_hdr::zeroed(),
-            attrs: [ib_uverbs_attr { attr_id: 0, len: 0, flags: 0, attr_data: 0, data: 0 }; MAX_ATTRS],
-        };
-        message.hdr.object_id = object;
-        message.hdr.method_id = method;
-        Self { message, used: 0, link: ptr::null_mut() }
+        let mut hdr = ib_uverbs_ioctl_hdr::zeroed();
+        (hdr.object_id, hdr.method_id) = (object, method);
+        // In one piece, so that nothing is copied.
+        Self {
+            message: Message { hdr, attrs: [const { MaybeUninit::uninit() }; MAX_ATTRS] },
+            used: 0,
+            link: ptr::null_mut(),
+        }
+    }
+
+    /// An attribute that is in use.
+    fn attr(&mut self, at: usize) -> Option<&mut ib_uverbs_attr> {
+        if at >= self.used {
+            return None;
+        }
+        // SAFETY: `push` wrote it when it came into use.
+        self.message.attrs.get_mut(at).map(|attr| unsafe { attr.assume_init_mut() })
+    }
+
+    /// The one that was pushed last.
+    fn last(&mut self) -> Option<&mut ib_uverbs_attr> {
+        self.used.checked_sub(1).and_then(|at| self.attr(at))
     }
 
     fn push(&mut self, attr_id: u16, len: usize, data: u64) -> usize {
         let at = self.used;
         if let Some(attr) = self.message.attrs.get_mut(at) {
-            *attr = ib_uverbs_attr { attr_id, len: len as u16, flags: MANDATORY, attr_data: 0, data };
+            attr.write(ib_uverbs_attr { attr_id, len: len as u16, flags: MANDATORY, attr_data: 0, data });
         }
         // One beyond the room is refused when the command is sent.
         self.used += 1;
@@ -169,7 +186,7 @@ impl Ioctl {
 
     /// Says which of its forms the last attribute has.
     pub fn chosen(&mut self, form: u32) {
-        if let Some(attr) = self.used.checked_sub(1).and_then(|at| self.message.attrs.get_mut(at)) {
+        if let Some(attr) = self.last() {
             attr.attr_data = u16::from_ne_bytes([form as u8, 0]);
         }
     }
@@ -181,7 +198,7 @@ impl Ioctl {
 
     /// The last attribute may be unknown to the kernel.
     pub fn optional(&mut self) {
-        if let Some(attr) = self.used.checked_sub(1).and_then(|at| self.message.attrs.get_mut(at)) {
+        if let Some(attr) = self.last() {
             attr.flags &= !MANDATORY;
         }
     }
@@ -208,8 +225,8 @@ impl Ioctl {
     }
 
     /// The handle or descriptor that the kernel put into a place.
-    pub fn handle_at(&self, place: usize) -> u32 {
-        self.message.attrs.get(place).map_or(0, |attr| attr.data as u32)
+    pub fn handle_at(&mut self, place: usize) -> u32 {
+        self.attr(place).map_or(0, |attr| attr.data as u32)
     }
 
     /// Sends the command.
@@ -226,14 +243,19 @@ impl Ioctl {
         }
         // SAFETY: the caller vouches for the context; linked buffers are the provider's and live during its call.
         unsafe {
-            let total = own + linked::collect(self.link, &mut self.message.attrs[own..])?;
+            let mut total = own;
+            if !self.link.is_null() {
+                total += linked::collect(self.link, zeroed(&mut self.message.attrs[own..]))?;
+            }
             let hdr = &mut self.message.hdr;
             hdr.num_attrs = total as u16;
             hdr.length = (size_of::<ib_uverbs_ioctl_hdr>() + total * size_of::<ib_uverbs_attr>()) as u16;
             hdr.driver_id = (*library::private(ctx)).ex.driver_id;
             let sent = issue::ioctl((*ctx).cmd_fd, (&raw mut self.message).cast());
-            if sent.is_ok() {
-                linked::give_back(self.link, &self.message.attrs[own..total]);
+            if sent.is_ok() && !self.link.is_null() {
+                // Written by `collect`.
+                let theirs = self.message.attrs[own..total].as_ptr().cast();
+                linked::give_back(self.link, std::slice::from_raw_parts(theirs, total - own));
             }
             sent
         }
@@ -282,6 +304,16 @@ impl Ioctl {
             Way::Write => Err(Errno::EOPNOTSUPP),
         }
     }
+}
+
+/// Room for attributes that are copied in.
+fn zeroed(room: &mut [MaybeUninit<ib_uverbs_attr>]) -> &mut [ib_uverbs_attr] {
+    for attr in room.iter_mut() {
+        attr.write(ib_uverbs_attr { attr_id: 0, len: 0, flags: 0, attr_data: 0, data: 0 });
+    }
+    let len = room.len();
+    // SAFETY: all of them were written just now.
+    unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), len) }
 }
 
 /// The bit that stands for a method: six methods an object; the device's later ones are not remembered.

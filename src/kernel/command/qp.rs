@@ -156,7 +156,7 @@ impl New {
     ///
     /// # Safety
     /// As `ioctl`; the QP is valid for writes.
-    unsafe fn by_ioctl(&self, mut ioctl: Ioctl) -> Result<Option<ib_uverbs_create_qp_resp>, Errno> {
+    unsafe fn by_ioctl(&self, ioctl: &mut Ioctl) -> Result<Option<ib_uverbs_create_qp_resp>, Errno> {
         let cap = fill::cap(&self.base.cap);
         let mut got = ib_uverbs_qp_cap::zeroed();
         let mut qpn = 0u32;
@@ -293,7 +293,7 @@ unsafe fn plain(
     );
     // SAFETY: the caller vouches for all.
     unsafe {
-        if let Some(made) = new.by_ioctl(new.ioctl(request, room))? {
+        if let Some(made) = new.by_ioctl(&mut new.ioctl(request, room))? {
             answer(resp, resp_size, made);
             return Ok(fill::from_cap(&made.cap));
         }
@@ -358,7 +358,7 @@ unsafe fn extended(
     unsafe {
         let mut ioctl = new.ioctl(request, room);
         ioctl.link(driver);
-        if let Some(base) = new.by_ioctl(ioctl)? {
+        if let Some(base) = new.by_ioctl(&mut ioctl)? {
             let length = answer_core as u32;
             let made = ib_uverbs_ex_create_qp_resp { base, comp_mask: 0, response_length: length };
             answer(resp, resp_size, made);

@@ -21,11 +21,20 @@ impl Polled {
     /// The completion at `consumer`.
     fn read(&self, consumer: u32) -> ibv_wc {
         let mut wc = ibv_wc::zeroed();
-        // Of the kernel's struct the last two bytes are the port and nothing, which ours does not have.
-        let len = std::mem::offset_of!(ibv_wc, dlid_path_bits) + 1;
-        // SAFETY: an entry is at least as long as the kernel's completion, whose fields lie as ours do.
-        unsafe { ptr::copy_nonoverlapping(self.queue.entry(consumer), (&raw mut wc).cast::<u8>(), len) };
+        // SAFETY: ours to write.
+        unsafe { self.read_to(consumer, &mut wc) };
         wc
+    }
+
+    /// # Safety
+    /// `to` must be a place for a completion.
+    #[inline]
+    unsafe fn read_to(&self, consumer: u32, to: *mut ibv_wc) {
+        // Of the kernel's struct the last two bytes are the port and nothing, which ours does not have.
+        const LEN: usize = std::mem::offset_of!(ibv_wc, dlid_path_bits) + 1;
+        // SAFETY: the caller vouches for the place; an entry is at least as long as the kernel's completion, whose fields lie
+        // as ours do.
+        unsafe { ptr::copy_nonoverlapping(self.queue.entry(consumer), to.cast::<u8>(), LEN) };
     }
 
     /// Drops the completions of a QP.
@@ -181,7 +190,7 @@ pub unsafe extern "C" fn poll_cq(c: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c
         let mut consumer = polled.queue.consumer();
         let mut count = 0;
         while count < n && polled.queue.has_entry(consumer) {
-            wc.add(count as usize).write(polled.read(consumer));
+            polled.read_to(consumer, wc.add(count as usize));
             consumer = polled.queue.after(consumer);
             count += 1;
         }
