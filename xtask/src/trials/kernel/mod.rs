@@ -26,8 +26,8 @@ use table::Table;
 pub use inside::inside;
 
 pub const TRIALS: &[Trial] = &[
-    Trial { name: "kernel-6.1", limit: Duration::from_secs(1500), run: |ctx| on(ctx, "6.1", "", ALL) },
-    Trial { name: "kernel-6.12", limit: Duration::from_secs(900), run: |ctx| on(ctx, "6.12", "6.12", FEW) },
+    Trial { name: "kernel-6.1", limit: Duration::from_secs(3100), run: |ctx| on(ctx, "6.1", "", ALL) },
+    Trial { name: "kernel-6.12", limit: Duration::from_secs(3100), run: |ctx| on(ctx, "6.12", "6.12", FEW) },
 ];
 
 /// What runs on Debian 12's own kernel, and on the later one. `conformance` takes longer than all of it and runs where it is named.
@@ -63,7 +63,7 @@ fn on(ctx: &mut Ctx<'_>, release: &'static str, kernel: &str, suites: &[&str]) {
     let suites = if named.is_empty() { suites } else { &named };
     let mut words: Vec<String> = vec![me, "in-guest".into(), public, scratch, size.into()];
     words.extend(suites.iter().map(|s| s.to_string()));
-    let limit = if whole { 3000 } else { 880 };
+    let limit = if whole { 3000 } else { 1400 };
     let outcome = guest::command_on(kernel, &words, limit)
         .and_then(|cmd| run::run(cmd, Duration::from_secs(u64::from(limit) + 15)));
     let outcome = match outcome {
