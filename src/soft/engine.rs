@@ -102,8 +102,11 @@ impl Engine {
 
     /// Packets need no thread of their own while somebody polls; otherwise they wake one.
     fn heed_packets(&self, node: &Node, heed: bool) {
-        if self.is_deaf.load(Ordering::SeqCst) == heed
-            && let Some(fd) = node.udp.fd()
+        if self.is_deaf.load(Ordering::SeqCst) != heed {
+            return;
+        }
+        node.udp.heed(heed);
+        if let Some(fd) = node.udp.fd()
             && self.epoll.modify(fd, if heed { epoll::IN } else { 0 }, UDP_TOKEN).is_ok()
         {
             self.is_deaf.store(!heed, Ordering::SeqCst);
@@ -259,7 +262,7 @@ pub fn sweep() -> bool {
 }
 
 fn sweep_of(node: &'static Node) -> bool {
-    let did = node.wires.sweep(node) | node.udp.poll(node);
+    let did = node.wires.sweep(node) | node.udp.sweep(node);
     node.settle();
     did
 }

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod epoll;
 pub mod errno;
 pub mod eventfd;
+pub mod exit;
 pub mod fd;
 pub mod folder;
 pub mod fork;

@@ -97,6 +97,7 @@ impl Sends {
             srqn: 5,
             solicited: n.is_multiple_of(3),
             fence,
+            signaled: n.is_multiple_of(2),
         };
         let data = (0..length).map(|i| (i * 13 + (i >> 8) * 5 + n * 7 + 1) as u8).collect();
         self.requests.push(Request { op, data });

@@ -13,14 +13,17 @@ pub(in crate::soft) mod segment;
 mod sim;
 mod timing;
 pub mod unreliable;
+mod window;
 
 use super::types::{Key, Psn, Qpn, WcStatus, WrOpcode};
 use super::wire::Transport;
 
 pub use outbox::Outbox;
 
-/// Packets of one connection that may be under way at most; kernel soft-RoCE holds no more.
+/// Packets of one connection that may be under way at first; kernel soft-RoCE has no more.
 pub const WINDOW: u32 = 64;
+/// And after much success.
+pub const LARGEST_WINDOW: u32 = 512;
 
 /// A work request, as far as its packets are concerned.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,8 @@ pub struct Op {
     pub solicited: bool,
     /// Wait for earlier READs and atomics.
     pub fence: bool,
+    /// The application waits for its completion.
+    pub signaled: bool,
 }
 
 /// The send queue as the transport sees it. Requests are numbered as they are posted.

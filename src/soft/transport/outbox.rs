@@ -1,12 +1,16 @@
 //! Packets on their way out: bytes back to back, without ICRC and address.
-use crate::soft::wire::{IpUdp, Packet, icrc};
+use crate::soft::wire::{Bth, IpUdp, Packet, bth, icrc};
 
 /// Datagrams to be sealed and sent by the link.
 #[derive(Debug, Default)]
 pub struct Outbox {
+    /// Never shorter than it was: behind the last end lies what former packets left, and nothing is cleared to be written.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     sealed: bool,
+    /// The youngest of those runs of datagrams that the kernel can take as one: their number, the size of all but the last,
+    /// and whether a shorter one has ended it.
+    last_run: (usize, usize, bool),
 }
 
 impl Outbox {
@@ -25,26 +29,55 @@ impl Outbox {
         self.ends.is_empty()
     }
 
-    /// Adds a packet; the caller fills in the payload that is returned. The ICRC is four bytes of anything.
+    /// Adds a packet; the caller fills in the payload that is returned, which holds anything. So does the ICRC, four bytes.
     pub fn push(&mut self, packet: &Packet, payload: usize) -> &mut [u8] {
-        let start = self.bytes.len();
         let header = packet.header_len();
-        self.bytes.resize(start + packet.datagram_len(payload), 0);
-        packet.emit(payload, &mut self.bytes[start..]);
-        self.ends.push(self.bytes.len());
-        &mut self.bytes[start + header..start + header + payload]
+        let datagram = self.grow(packet.datagram_len(payload));
+        packet.emit(payload, datagram);
+        &mut datagram[header..header + payload]
+    }
+
+    /// Adds a packet that has no header but the BTH, and whole words of payload, as [`push`](Self::push) does.
+    pub fn push_bare(&mut self, bth: &Bth, payload: usize) -> &mut [u8] {
+        debug_assert!(payload.is_multiple_of(4));
+        let datagram = self.grow(bth::LEN + payload + icrc::LEN);
+        bth.emit(datagram);
+        &mut datagram[bth::LEN..bth::LEN + payload]
     }
 
     /// Adds a datagram as it is; its last four bytes are the ICRC, of anything.
     pub fn push_bytes(&mut self, datagram: &[u8]) {
-        self.bytes.extend(datagram);
-        self.ends.push(self.bytes.len());
+        self.grow(datagram.len()).copy_from_slice(datagram);
+    }
+
+    /// Room for one more datagram.
+    fn grow(&mut self, len: usize) -> &mut [u8] {
+        let start = self.ends.last().copied().unwrap_or(0);
+        if self.bytes.len() < start + len {
+            // No more than needed: the allocator would take a mapping of its own, which might lie where the application has
+            // unmapped registered memory.
+            self.bytes.reserve_exact(start + len - self.bytes.len());
+            self.bytes.resize(start + len, 0);
+        }
+        let (n, size, ended) = self.last_run;
+        self.last_run = match self.ends.is_empty() || ended || len > size {
+            true => (1, len, false),
+            false => (n + 1, size, len < size),
+        };
+        self.ends.push(start + len);
+        &mut self.bytes[start..start + len]
     }
 
     /// Takes the youngest packet back.
     pub fn retract(&mut self) {
         self.ends.pop();
-        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+    }
+
+    /// Since there were `before` it has got `burst` datagrams or more, and either as many that can leave as one or nearly twice as many in all: a message
+    /// begins with a longer packet, and what follows it is to be a whole burst again.
+    pub fn is_full(&self, before: usize, burst: usize) -> bool {
+        let new = self.len() - before;
+        new >= burst && (self.last_run.0 >= burst || new + 1 >= 2 * burst)
     }
 
     /// The datagrams in order.
@@ -103,7 +136,6 @@ impl Outbox {
 
     /// Forgets all.
     pub fn clear(&mut self) {
-        self.bytes.clear();
         self.ends.clear();
         self.sealed = false;
     }
@@ -117,6 +149,54 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::soft::types::{Psn, Qpn};
+    use crate::soft::wire::{Opcode, Operation, Transport};
+
+    #[test]
+    fn what_former_packets_left_is_in_none() {
+        let mut out = Outbox::new();
+        out.push_bytes(&[0xaa; 200]);
+        out.clear();
+        assert!(out.is_empty() && out.iter().next().is_none());
+        out.push_bytes(&[1; 20]);
+        out.push_bytes(&[2; 30]);
+        out.retract();
+        out.push_bytes(&[3; 10]);
+        assert_eq!(out.iter().collect::<Vec<_>>(), [&[1; 20][..], &[3; 10]]);
+    }
+
+    #[test]
+    fn a_burst_is_full_when_its_last_run_is() {
+        let mut out = Outbox::new();
+        let mut push = |len: usize| {
+            out.push_bytes(&vec![0; len]);
+            out.is_full(0, 4)
+        };
+        assert_eq!([50, 40, 40, 40].map(&mut push), [false; 4], "the second ends a run of two");
+        assert_eq!([40, 40].map(&mut push), [false, true]);
+        out.clear();
+        let mut push = |len: usize| {
+            out.push_bytes(&vec![0; len]);
+            out.is_full(0, 4)
+        };
+        assert_eq!(
+            [10, 20, 30, 40, 50, 60, 70].map(&mut push),
+            [false, false, false, false, false, false, true]
+        );
+        out.clear();
+        assert!(!out.is_full(0, 1));
+    }
+
+    #[test]
+    fn a_bare_packet_is_one_without_further_headers() {
+        let opcode = Opcode::new(Transport::Rc, Operation::SendMiddle);
+        let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn(0x1001), Psn::new(7)) };
+        let mut out = Outbox::new();
+        out.push(&Packet::new(bth), 256).fill(9);
+        out.push_bare(&bth, 256).fill(9);
+        let datagrams: Vec<&[u8]> = out.iter().collect();
+        assert_eq!(datagrams[0], datagrams[1]);
+    }
 
     #[test]
     fn runs_are_of_one_size_with_a_shorter_end() {

@@ -51,6 +51,11 @@ impl Replies {
         self.queue.is_empty()
     }
 
+    /// One acknowledgement and nothing else.
+    pub(super) fn is_acknowledgement(&self) -> bool {
+        self.queue.len() == 1 && matches!(self.queue[0], Reply::Ack { syndrome: Syndrome::Ack, .. })
+    }
+
     pub(super) fn front_mut(&mut self) -> Option<&mut Reply> {
         self.queue.front_mut()
     }

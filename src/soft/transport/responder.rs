@@ -74,6 +74,11 @@ impl Responder {
         !self.replies.is_empty()
     }
 
+    /// The only answer that waits acknowledges a whole SEND or WRITE: nothing is lost by sending it a little later.
+    pub fn owes_acknowledgement(&self) -> bool {
+        self.open == Open::Nothing && self.replies.is_acknowledgement()
+    }
+
     /// Takes a request packet; the answer comes by `transmit`.
     pub fn receive(&mut self, packet: &Packet, payload: &[u8], side: &mut impl ReceiveSide) {
         if packet.bth.opcode.transport != self.from.transport {

@@ -57,6 +57,13 @@ pub(in crate::soft) fn push_packet(op: &Op, to: &Settings, psn: Psn, i: u32, cou
     packet
 }
 
+/// The one header of packet `i` of `count`, if it is in the middle of a SEND or WRITE and has no other.
+pub(super) fn middle_bth(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) -> Option<Bth> {
+    let middle = i > 0 && i + 1 < count && to.transport != Transport::Xrc;
+    middle
+        .then(|| Bth::new(Opcode::new(to.transport, operation(op.opcode, false, false)), to.remote_qpn, psn))
+}
+
 /// A READ request for `length` bytes from `offset` of the message.
 pub(in crate::soft) fn read_packet(op: &Op, to: &Settings, psn: Psn, offset: u32, length: u32) -> Packet {
     let reth = Reth { va: op.remote_addr.wrapping_add(u64::from(offset)), rkey: op.rkey, length };

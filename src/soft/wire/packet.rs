@@ -193,6 +193,12 @@ mod tests {
             };
             let mut b = vec![0; packet.datagram_len(6)];
             packet.emit(6, &mut b);
+            let (start, mut used) = (packet.header_len(), vec![0xaa; b.len()]);
+            packet.emit(6, &mut used);
+            assert!(
+                used[..start] == b[..start] && used[start + 6..start + 8] == [0; 2],
+                "{opcode:?} left bytes"
+            );
             assert_eq!(Packet::parse(&b), Ok((packet, packet.header_len()..packet.header_len() + 6)));
             for short in 0..packet.header_len() + 2 + icrc::LEN {
                 assert_eq!(Packet::parse(&b[..short]), Err(Error::Truncated), "{opcode:?} cut to {short}");

@@ -32,6 +32,8 @@ pub struct Extent {
     pub each: u32,
     /// Whether instructions are counted, under callgrind.
     pub counts: bool,
+    /// Whether iperf3 is measured as well, which takes a second each time.
+    pub tcp: bool,
 }
 
 /// Measures, shows the table and writes the file.
@@ -41,13 +43,13 @@ pub fn bench(repetitions: u32) -> Result<(), String> {
     }
     let stage = stage::stage()?;
     let file = stage::target().join("bench-wire.json");
-    let mut samples = measure(&stage, Extent { repetitions, each: 200, counts: true })?;
+    let mut samples = measure(&stage, Extent { repetitions, each: 200, counts: true, tcp: true })?;
     guest::measure(&stage, repetitions, &mut samples)?;
     println!(
         "medians of {repetitions} interleaved repetitions, one run; two network namespaces joined by veth, each end polls on a \
          core of its own\n"
     );
-    let short = show(&samples)? + guest::show(&samples)?;
+    let short = show(&samples, true)? + guest::show(&samples)?;
     for side in ["sends", "receives"] {
         let figure = samples.median(&format!("instructions_{side}"))?;
         println!("WRITE 1 MiB, MTU 9000: {figure:.0} instructions of ours a packet on the side that {side}");
@@ -125,14 +127,16 @@ impl Ends {
 
 /// Measures every figure once a repetition, figures and floors interleaved, since both drift.
 pub fn measure(stage: &Stage, extent: Extent) -> Result<Samples, String> {
-    apt::ensure(&[apt::IPERF])?;
+    if extent.tcp {
+        apt::ensure(&[apt::IPERF])?;
+    }
     let ends = Ends::new(stage)?;
     let mut samples = Samples::default();
     for _ in 0..extent.repetitions {
         for (mtu, path) in MTUS {
             ends.net.set_mtu(mtu)?;
             for (family, host) in [(4, SERVER), (6, SERVER_6)] {
-                once(&ends, extent.each, &mut samples, (mtu, path), family, host)?;
+                once(&ends, extent, &mut samples, (mtu, path), family, host)?;
             }
         }
     }
@@ -149,7 +153,7 @@ pub fn measure(stage: &Stage, extent: Extent) -> Result<Samples, String> {
 
 fn once(
     ends: &Ends,
-    each: u32,
+    Extent { each, tcp, .. }: Extent,
     samples: &mut Samples,
     (mtu, path): (u32, u32),
     family: u32,
@@ -171,12 +175,14 @@ fn once(
         let args = format!("{what} {each} {bytes} {path} {family}");
         samples.read(&prefix(what), &ends.pair("/wire", SERVER, &args)?);
     }
-    samples.add(format!("{}gbs", prefix("tcp")), ends.tcp(host)?);
+    if tcp {
+        samples.add(format!("{}gbs", prefix("tcp")), ends.tcp(host)?);
+    }
     Ok(())
 }
 
-/// Shows the table; how many figures fall short of their limit.
-pub fn show(samples: &Samples) -> Result<usize, String> {
+/// Shows the table, with iperf3 beside us or not; how many figures fall short of their limit.
+pub fn show(samples: &Samples, with_tcp: bool) -> Result<usize, String> {
     let mut lines = Vec::new();
     for (mtu, path) in MTUS {
         for family in [4, 6] {
@@ -195,6 +201,9 @@ pub fn show(samples: &Samples) -> Result<usize, String> {
                 ("READ 1 MiB", "read_gbs", bulk, "UDP with GSO and GRO", None),
                 ("SEND 8 B, lists", "rate_mps", name("udp_small_mps"), "UDP with GSO and GRO", None),
             ] {
+                if floor == tcp && !with_tcp {
+                    continue;
+                }
                 lines.push((format!("{what}, {way}"), name(figure), floor, floor_is, limit));
             }
         }

@@ -41,6 +41,7 @@ mod ucx;
 mod users;
 mod view;
 mod wire;
+mod wire_bench;
 mod wire_format;
 
 /// All trials of the default run, in order.
@@ -65,6 +66,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         faults::TRIALS,
         trace::TRIALS,
         wire_format::TRIALS,
+        wire_bench::TRIALS,
         behaviour::TRIALS,
         conformance::TRIALS,
         perftest::TRIALS,

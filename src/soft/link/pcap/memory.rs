@@ -423,6 +423,7 @@ fn op_of_entry(h: &Header) -> Option<Op> {
         srqn: srqn & 0xff_ffff,
         solicited: h.flags & SOLICITED != 0,
         fence: false,
+        signaled: true,
     })
 }
 

@@ -11,9 +11,12 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Datagrams that one receive call takes at most.
-pub const RX_BATCH: usize = 16;
+const RX_BATCH: usize = 16;
+/// Fewer where they are long: bytes that are still in the processor's cache when they are looked at.
+const RX_BYTES: usize = 1 << 17;
 /// Datagrams that one send call gives at most.
 const TX_BATCH: usize = 32;
+const FEW: usize = 4;
 /// Room for one datagram, which may be many packets. Pages that none has reached take no memory.
 const SLOT: usize = 1 << 16;
 /// Packets that the kernel cuts one datagram into at most, by its oldest limit, and their bytes.
@@ -56,6 +59,10 @@ pub struct RxBatch {
     bytes: Mapping,
     arrays: Box<Arrays>,
     slots: Vec<Option<Slot>>,
+    /// Datagrams that the next call takes.
+    most: usize,
+    /// The last call got all that there was.
+    drained: bool,
 }
 
 // SAFETY: the raw pointers lead into boxes that the value owns.
@@ -83,7 +90,7 @@ impl RxBatch {
             header.msg_control = (&raw mut controls[i]).cast();
             rearm(header);
         }
-        Ok(Self { bytes, arrays, slots: Vec::with_capacity(RX_BATCH) })
+        Ok(Self { bytes, arrays, slots: Vec::with_capacity(RX_BATCH), most: 1, drained: true })
     }
 
     /// The packets of the last receive, in order. What is none of ours (too long, no destination known) is left out.
@@ -104,9 +111,14 @@ impl RxBatch {
     pub(super) fn receive(&mut self, fd: RawFd) -> usize {
         self.slots.clear();
         let Arrays { messages, names, .. } = &mut *self.arrays;
+        let asked = self.most;
         // SAFETY: every header points to a name, a control buffer and a slot in boxes that `self` owns.
-        let got = unsafe { uncancelled::recvmmsg(fd, messages.as_mut_ptr(), RX_BATCH, libc::MSG_DONTWAIT) };
-        for i in 0..got.max(0) as usize {
+        let got = unsafe { uncancelled::recvmmsg(fd, messages.as_mut_ptr(), asked, libc::MSG_DONTWAIT) };
+        let got = got.max(0) as usize;
+        self.drained = got < asked || asked == 1;
+        let mut bytes = 0;
+        for i in 0..got {
+            bytes += messages[i].msg_len as usize;
             let header = &messages[i].msg_hdr;
             let told = control::read(header);
             let whole = header.msg_flags & libc::MSG_TRUNC == 0;
@@ -123,7 +135,15 @@ impl RxBatch {
             self.slots.push(slot);
             rearm(&mut messages[i].msg_hdr);
         }
-        self.slots.len()
+        // One look more than there are datagrams takes as long as half of it.
+        let most = if got < asked { got } else { 2 * asked };
+        self.most = most.min(RX_BYTES * got / bytes.max(1)).clamp(1, RX_BATCH);
+        got
+    }
+
+    /// Nothing was left when the last receive ended, or it is not worth a look.
+    pub(super) fn is_drained(&self) -> bool {
+        self.drained
     }
 }
 
@@ -148,9 +168,9 @@ pub(super) fn send(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox
     let mut first = 0;
     while first < out.len() {
         let join = join && sender.segments.load(Ordering::Relaxed);
-        // Most calls send one packet: the arrays are then short.
-        first += if out.len() - first < 4 {
-            send_up_to::<4>(sender, ip, path, out, first, join)
+        // Most calls send few datagrams: the arrays are then short.
+        first += if join || out.len() - first <= FEW {
+            send_up_to::<FEW>(sender, ip, path, out, first, join)
         } else {
             send_up_to::<TX_BATCH>(sender, ip, path, out, first, join)
         };

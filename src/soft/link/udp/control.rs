@@ -38,13 +38,15 @@ pub(super) struct Control<const ROOM: usize>(pub [u8; ROOM]);
 /// Sets the options that every packet needs, before the socket is bound.
 pub(super) fn prepare(socket: &Socket, dual: bool) -> Result<(), Errno> {
     set(socket, libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
-    set(socket, libc::SOL_IP, libc::IP_PKTINFO, 1)?;
+    set(socket, libc::SOL_IP, libc::IP_TTL, c_int::from(DEFAULT_HOP_LIMIT))?;
     set(socket, libc::SOL_IP, libc::IP_RECVTTL, 1)?;
     set(socket, libc::SOL_IP, libc::IP_RECVTOS, 1)?;
     set(socket, libc::SOL_IP, libc::IP_MULTICAST_LOOP, 0)?;
     set(socket, libc::SOL_IP, libc::IP_MULTICAST_ALL, 0)?;
     if dual {
+        set(socket, libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS, c_int::from(DEFAULT_HOP_LIMIT))?;
         set(socket, libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        // Also where IPv4 packets go.
         set(socket, libc::SOL_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         set(socket, libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
         set(socket, libc::SOL_IPV6, libc::IPV6_RECVTCLASS, 1)?;
@@ -53,6 +55,8 @@ pub(super) fn prepare(socket: &Socket, dual: bool) -> Result<(), Errno> {
         let _ = set(socket, libc::SOL_IPV6, IPV6_MULTICAST_ALL, 0);
         // soft-RoCE sends UDP checksum 0 over IPv6 too.
         set(socket, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+    } else {
+        set(socket, libc::SOL_IP, libc::IP_PKTINFO, 1)?;
     }
     Ok(())
 }
@@ -166,6 +170,10 @@ fn value<T: Copy>(data: *const u8, len: usize) -> Option<T> {
 pub(super) fn write(buffer: &mut Control<TX_ROOM>, path: &Path) -> usize {
     let mut used = 0;
     let hop_limit = c_int::from(if path.hop_limit == 0 { DEFAULT_HOP_LIMIT } else { path.hop_limit });
+    let traffic_class = c_int::from(path.traffic_class);
+    // What the socket does anyway need not be said; to groups it does otherwise.
+    let usual = matches!(path.hop_limit, 0 | DEFAULT_HOP_LIMIT) && !path.dst.is_multicast();
+    let (limits, marks) = (!usual, path.traffic_class != 0);
     match path.src {
         IpAddr::V4(src) => {
             let info = libc::in_pktinfo {
@@ -174,8 +182,12 @@ pub(super) fn write(buffer: &mut Control<TX_ROOM>, path: &Path) -> usize {
                 ipi_addr: libc::in_addr { s_addr: 0 },
             };
             push(buffer, &mut used, libc::SOL_IP, libc::IP_PKTINFO, info);
-            push(buffer, &mut used, libc::SOL_IP, libc::IP_TTL, hop_limit);
-            push(buffer, &mut used, libc::SOL_IP, libc::IP_TOS, c_int::from(path.traffic_class));
+            if limits {
+                push(buffer, &mut used, libc::SOL_IP, libc::IP_TTL, hop_limit);
+            }
+            if marks {
+                push(buffer, &mut used, libc::SOL_IP, libc::IP_TOS, traffic_class);
+            }
         }
         IpAddr::V6(src) => {
             let info = libc::in6_pktinfo {
@@ -183,8 +195,12 @@ pub(super) fn write(buffer: &mut Control<TX_ROOM>, path: &Path) -> usize {
                 ipi6_ifindex: path.interface,
             };
             push(buffer, &mut used, libc::SOL_IPV6, libc::IPV6_PKTINFO, info);
-            push(buffer, &mut used, libc::SOL_IPV6, libc::IPV6_HOPLIMIT, hop_limit);
-            push(buffer, &mut used, libc::SOL_IPV6, libc::IPV6_TCLASS, c_int::from(path.traffic_class));
+            if limits {
+                push(buffer, &mut used, libc::SOL_IPV6, libc::IPV6_HOPLIMIT, hop_limit);
+            }
+            if marks {
+                push(buffer, &mut used, libc::SOL_IPV6, libc::IPV6_TCLASS, traffic_class);
+            }
         }
     }
     used

@@ -8,27 +8,33 @@ use crate::soft::qp::Qp;
 use crate::soft::qp::attr::Attributes;
 use crate::soft::qp::requester::Requester as SendHalf;
 use crate::soft::qp::responder::Responder as ReceiveHalf;
-use crate::soft::transport::Settings;
 use crate::soft::transport::requester::{Patience, Requester};
 use crate::soft::transport::responder::Responder;
 use crate::soft::transport::unreliable::{Receiver, Sender};
+use crate::soft::transport::{Outbox, Settings};
 use crate::soft::types::{QpState, QpType};
 use crate::soft::wire::{MAX_DATAGRAM, MAX_PAYLOAD, Packet, Transport, cnp};
 use crate::sys::{clock, lock::Lock};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Packets between two looks at the socket's buffer, and their bytes: what the kernel takes as one datagram, and what the
 /// allocator does not take a mapping of its own for, which might lie where the application has unmapped registered memory.
 const BURST: usize = 64;
-const BURST_BYTES: usize = 60_000;
+const BURST_BYTES: usize = 64_000;
 /// Headers and ICRC of a packet, at most, bytes.
 const HEADERS: usize = MAX_DATAGRAM - MAX_PAYLOAD;
 /// Packets of READ responses in a row, before others get their turn.
 const ANSWERS: usize = 1024;
 /// The least time between two CNPs of a flow, nanoseconds.
 const NOTIFY_EVERY: u64 = 50_000;
+/// An acknowledgement that waited longer than this was late, nanoseconds;
+const LATE: u64 = 200_000;
+/// so many then do not wait.
+const IN_HURRY: u32 = 256;
+/// What is sent so soon after a message of the peer is an answer or the next question, nanoseconds.
+const TALK: u64 = 100_000;
 /// How long answers and requests wait when the socket is full, nanoseconds.
 const FULL_PAUSE: u64 = 100_000;
 
@@ -50,6 +56,33 @@ pub struct Flow {
     is_active: AtomicBool,
     /// When the peer was last told of congestion.
     notified: AtomicU64,
+    /// When an acknowledgement began to wait; 0: none waits.
+    owes_since: AtomicU64,
+    /// Acknowledgements that do not wait.
+    hurry: AtomicU32,
+    /// When a message last came.
+    spoken_to: AtomicU64,
+}
+
+/// When the answer to a packet must leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Due {
+    /// There is none.
+    Never,
+    /// It may wait for the application's own answer.
+    Later,
+    #[allow(missing_docs)]
+    Now,
+}
+
+impl Due {
+    /// After one more packet.
+    pub(super) fn and(self, other: Due) -> Due {
+        match (self, other) {
+            (Due::Never, due) | (due, Due::Never) => due,
+            _ => Due::Now,
+        }
+    }
 }
 
 /// What both directions have in common.
@@ -106,6 +139,9 @@ impl Flow {
             destination,
             is_active: AtomicBool::new(false),
             notified: AtomicU64::new(0),
+            owes_since: AtomicU64::new(0),
+            hurry: AtomicU32::new(0),
+            spoken_to: AtomicU64::new(0),
         }
     }
 
@@ -129,6 +165,7 @@ impl Flow {
         let sending = sending.get_or_insert_with(|| self.connection.sending(sq));
         if let Sending::Reliable(r, known) = sending {
             r.set_patience(patience(sq));
+            r.set_in_talk(now.saturating_sub(self.spoken_to.load(Ordering::Relaxed)) < TALK);
             let (acknowledged, losses) = r.history();
             self.destination.tell(now, acknowledged - known.0, losses > known.1);
             *known = (acknowledged, losses);
@@ -136,6 +173,7 @@ impl Flow {
         }
         let (burst, mut full) = (self.connection.burst(), false);
         port::with_outbox(|out| {
+            let mut unlooked = 0;
             loop {
                 let mut side = Sends { qp, sq };
                 let more = match sending {
@@ -145,14 +183,22 @@ impl Flow {
                         s.transmit(&mut side, out, burst)
                     }
                 };
+                if !out.is_empty() {
+                    self.pay_along(qp, now, out);
+                }
+                unlooked += out.len();
                 let chance = side.sq.faults.as_mut().map(|faults| &mut faults.chance);
                 qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
                 if !more {
                     break;
                 }
-                if !qp.node.udp.has_room() {
-                    full = true;
-                    break;
+                // Half of the smallest buffer holds three bursts, and to look takes as long as to copy a packet.
+                if unlooked > burst {
+                    unlooked = 0;
+                    full = !qp.node.udp.has_room();
+                    if full {
+                        break;
+                    }
                 }
             }
         });
@@ -193,21 +239,21 @@ impl Flow {
         }
     }
 
-    /// Takes a packet that came from the peer for `qp`. Called with no lock held; `answer` follows once the batch is
-    /// through.
-    pub(super) fn receive(&self, qp: &Qp, packet: &Packet, payload: &[u8]) {
+    /// Takes a packet that came from the peer for `qp` at `now`. Called with no lock held; `answer` follows once the batch is
+    /// through, or later.
+    pub(super) fn receive(&self, qp: &Qp, now: u64, packet: &Packet, payload: &[u8]) -> Due {
         let opcode = packet.bth.opcode;
         if opcode.transport != self.connection.transport {
-            return;
+            return Due::Never;
         }
         if opcode.operation.is_response() {
             let mut sq = qp.sq.lock();
             if matches!(qp.state(), QpState::Rts | QpState::Sqd)
                 && let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock()
             {
-                r.receive(clock::now_ns(), packet, payload, &mut Sends { qp, sq: &mut sq });
+                r.receive(now, packet, payload, &mut Sends { qp, sq: &mut sq });
             }
-            return;
+            return Due::Never;
         }
         let mut rq = qp.rq.lock();
         let listens = rq.listens(qp);
@@ -216,17 +262,80 @@ impl Flow {
             Receiving::Reliable(r, _) if listens || (qp.state() == QpState::Err && r.has_last_word()) => {
                 r.set_rnr_timer(rq.min_rnr_timer);
                 r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
+                // Only what completes a receive may make the application answer.
+                let completes =
+                    opcode.operation.ends() && (opcode.operation.is_send() || packet.imm.is_some());
+                if completes {
+                    self.spoken_to.store(now, Ordering::Relaxed);
+                }
+                match r.has_replies() {
+                    true if completes && r.owes_acknowledgement() => Due::Later,
+                    true => Due::Now,
+                    false => Due::Never,
+                }
             }
             Receiving::Unreliable(r) if listens => {
                 r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
+                Due::Never
             }
-            _ => {}
+            _ => Due::Never,
         }
     }
 
-    /// Sends what received packets have made possible: answers, and further requests. Called with no lock held.
-    pub(super) fn answer(&self, qp: &Qp) {
+    /// An acknowledgement is ready and may wait from `now` on; false: it may not, since the last one waited too long.
+    pub(super) fn owe(&self, now: u64) -> bool {
+        let hurry = self.hurry.load(Ordering::Relaxed);
+        if hurry > 0 {
+            self.hurry.store(hurry - 1, Ordering::Relaxed);
+            return false;
+        }
+        self.owes_since.store(now, Ordering::Relaxed);
+        true
+    }
+
+    /// Sends the acknowledgement that waits. Called with no lock held.
+    pub(super) fn pay(&self, qp: &Qp) {
         self.reply(qp, &mut qp.rq.lock());
+        self.paid(clock::now_ns());
+    }
+
+    /// The same, unless a lock that it takes is held.
+    pub(super) fn pay_now(&self, qp: &Qp) {
+        port::with_outbox(|out| {
+            self.pay_along(qp, clock::now_ns(), out);
+            qp.node.udp.send(qp.node, &self.path, out, self.joins(), None);
+        });
+    }
+
+    /// Adds the acknowledgement that waits to what leaves anyway.
+    fn pay_along(&self, qp: &Qp, now: u64, out: &mut Outbox) {
+        if self.owes_since.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // A thread that receives sends it anyway.
+        let Some(mut rq) = qp.rq.try_lock() else { return };
+        let Some(mut receiving) = self.receiving.try_lock() else { return };
+        if let Receiving::Reliable(r, _) = &mut *receiving
+            && r.owes_acknowledgement()
+        {
+            r.transmit(&mut Receives { qp, rq: &mut rq }, out, 1);
+        }
+        self.paid(now);
+    }
+
+    fn paid(&self, now: u64) {
+        let since = self.owes_since.swap(0, Ordering::Relaxed);
+        if since != 0 && now.saturating_sub(since) > LATE {
+            self.hurry.store(IN_HURRY, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends what received packets have made possible: answers, if they are `due`, and further requests. Called with no lock
+    /// held.
+    pub(super) fn answer(&self, qp: &Qp, due: Due) {
+        if due == Due::Now {
+            self.reply(qp, &mut qp.rq.lock());
+        }
         let mut sq = qp.sq.lock();
         self.pump(qp, &mut sq);
     }

@@ -6,6 +6,7 @@ mod control;
 pub mod flow;
 mod groups;
 mod lookout;
+mod owed;
 mod pace;
 pub mod port;
 pub mod share;

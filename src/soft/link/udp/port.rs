@@ -1,10 +1,11 @@
 //! The RoCEv2 port of a process: who gets which packet, connections to other hosts, datagrams to and from them.
-use super::flow::{Flow, path_of};
+use super::flow::{Due, Flow, path_of};
 use super::groups::Memberships;
 use super::lookout::{Bound, Lookout};
+use super::owed::Owed;
 use super::pace::Destination;
 use super::share::Share;
-use super::{Endpoint, Path, Received, RxBatch, batch, fits, largest_fitting, route_mtu};
+use super::{Endpoint, Path, Received, RxBatch, fits, largest_fitting, route_mtu};
 use crate::soft::ah::{Address, Ah};
 use crate::soft::engine::UDP_TOKEN;
 use crate::soft::lid::Lids;
@@ -85,6 +86,7 @@ pub struct Port {
     share: Share,
     memberships: Lock<Memberships>,
     lookout: OnceLock<Lookout>,
+    owed: Owed,
     /// The hosts of all flows.
     destinations: Lock<HashMap<IpAddr, Weak<Destination>>>,
     /// Flows, for a look without the lock.
@@ -98,6 +100,15 @@ pub struct Port {
     bound: AtomicU64,
     /// Packets that faults hold back.
     held: Held,
+}
+
+/// A connection to which packets came.
+struct Touched {
+    qp: Arc<Qp>,
+    flow: Arc<Flow>,
+    due: Due,
+    /// There was an answer to what it has sent.
+    answered: bool,
 }
 
 /// An open port.
@@ -136,6 +147,18 @@ impl Port {
         match self.door.get() {
             Some(door) => self.share.open_inbox(&door.set, qp.num.slot()),
             None => Err(Errno::EADDRINUSE),
+        }
+    }
+
+    /// The acknowledgement that waits.
+    pub(super) fn owed(&self) -> &Owed {
+        &self.owed
+    }
+
+    /// Lets packets wake who waits for the set, or not.
+    pub fn heed(&self, heed: bool) {
+        if let Some(door) = self.door.get() {
+            let _ = door.set.modify(door.endpoint.as_fd(), if heed { epoll::IN } else { 0 }, 0);
         }
     }
 
@@ -216,9 +239,10 @@ impl Port {
         new
     }
 
-    /// The QP is reset or destroyed.
+    /// The QP is reset or destroyed. Called with no lock held.
     pub fn disconnect(&self, qp: &Qp) {
         if self.door.get().is_some() {
+            self.owed.settle();
             let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
             flows.remove(&qp.num.0);
             self.connections.store(flows.len() as u32, Ordering::Relaxed);
@@ -294,9 +318,22 @@ impl Port {
         self.door.get().is_none_or(|door| door.endpoint.has_room())
     }
 
-    /// Takes packets that have arrived, without waiting; true if there were any. Called with no lock held.
+    /// Takes packets that have arrived, without waiting, on a thread that will look again; true if there were any. Called
+    /// with no lock held.
     #[inline]
     pub fn poll(&self, node: &Node) -> bool {
+        self.owed.look();
+        self.look(node, true)
+    }
+
+    /// The same for a thread that may not look again.
+    pub fn sweep(&self, node: &Node) -> bool {
+        self.owed.settle();
+        self.look(node, false)
+    }
+
+    #[inline]
+    fn look(&self, node: &Node, again: bool) -> bool {
         let Some(door) = self.door.get() else { return false };
         // A lost count does no harm; a locked instruction in every poll would.
         let count = |polls: &AtomicU32| {
@@ -309,20 +346,20 @@ impl Port {
         if quiet && polls >= LIVELY && !polls.is_multiple_of(RARELY) {
             return false;
         }
-        self.receive(node, door, inbox_polls < LIVELY || inbox_polls.is_multiple_of(SELDOM))
+        self.receive(node, door, inbox_polls < LIVELY || inbox_polls.is_multiple_of(SELDOM), again)
     }
 
     /// The socket or an inbox is readable.
     pub fn readable(&self, node: &Node) {
         if let Some(door) = self.door.get() {
-            self.receive(node, door, true);
+            self.receive(node, door, true, false);
         }
     }
 
     /// Takes what has arrived, after whoever is at it already. Called with no lock held.
     pub(super) fn take_waiting(&self, node: &Node) {
         if let Some(door) = self.door.get() {
-            self.receive_into(node, door, &mut self.batch.lock(), true);
+            self.receive_into(node, door, &mut self.batch.lock(), true, false);
         }
     }
 
@@ -341,7 +378,7 @@ impl Port {
         if now.saturating_sub(self.bound.load(Ordering::Relaxed)) < pause {
             return;
         }
-        self.receive_into(node, door, &mut batch, true);
+        self.receive_into(node, door, &mut batch, true, false);
         let not_before = clock::now_ns();
         if door.endpoint.renew(&self.memberships.lock()).is_err() {
             // Not again at once.
@@ -363,13 +400,21 @@ impl Port {
         }
     }
 
-    fn receive(&self, node: &Node, door: &Door, inbox: bool) -> bool {
+    fn receive(&self, node: &Node, door: &Door, inbox: bool, again: bool) -> bool {
         // Another thread is at it already.
         let Some(mut batch) = self.batch.try_lock() else { return false };
-        self.receive_into(node, door, &mut batch, inbox)
+        self.receive_into(node, door, &mut batch, inbox, again)
     }
 
-    fn receive_into(&self, node: &Node, door: &Door, batch: &mut Option<RxBatch>, inbox: bool) -> bool {
+    /// `inbox`: also what other processes bring. `again`: this thread will look again.
+    fn receive_into(
+        &self,
+        node: &Node,
+        door: &Door,
+        batch: &mut Option<RxBatch>,
+        inbox: bool,
+        again: bool,
+    ) -> bool {
         let Some(rx) = batch else { return false };
         let mut any = false;
         for _ in 0..ROUNDS {
@@ -381,28 +426,28 @@ impl Port {
             if let Some(lookout) = self.lookout.get() {
                 lookout.count();
             }
-            self.serve(node, rx.packets(), true);
-            if n < batch::RX_BATCH {
+            self.serve(node, rx.packets(), true, again);
+            if rx.is_drained() {
                 break;
             }
         }
         if any {
             self.polls.store(0, Ordering::Relaxed);
         }
-        if inbox && self.share.receive(&door.set, |packets| self.serve(node, packets, false)) {
+        if inbox && self.share.receive(&door.set, |packets| self.serve(node, packets, false, false)) {
             any = true;
             self.inbox_polls.store(0, Ordering::Relaxed);
             self.polls.store(0, Ordering::Relaxed);
         }
-        if any {
-            self.heard.store(clock::now_ns(), Ordering::Relaxed);
-        }
         any
     }
 
-    /// Takes packets in order, and answers. `pass`: those for other processes go on to them.
-    fn serve<'a>(&self, node: &Node, packets: impl Iterator<Item = Received<'a>>, pass: bool) {
-        let mut touched: Vec<(Arc<Qp>, Arc<Flow>)> = Vec::new();
+    /// Takes packets in order, and answers. `pass`: those for other processes go on to them. `again`: this thread will look
+    /// again.
+    fn serve<'a>(&self, node: &Node, packets: impl Iterator<Item = Received<'a>>, pass: bool, again: bool) {
+        let mut touched: Vec<Touched> = Vec::new();
+        let now = clock::now_ns();
+        self.heard.store(now, Ordering::Relaxed);
         let mut passed = false;
         for received in packets {
             if pcap::is_on() {
@@ -415,9 +460,9 @@ impl Port {
                 take_for_group(node, &received);
                 continue;
             }
-            let known = touched.iter().find(|t| t.0.num == to).map(|t| t.0.clone()).or_else(|| node.qp(to));
+            let known = touched.iter().find(|t| t.qp.num == to).map(|t| t.qp.clone()).or_else(|| node.qp(to));
             match known {
-                Some(qp) => self.take(&received, &qp, &mut touched),
+                Some(qp) => self.take(now, &received, &qp, &mut touched),
                 None if pass && slot::SLOTS.contains(&to.slot()) && !node.owns_slot(to.slot()) => {
                     self.share.put(to.slot(), &received);
                     passed = true;
@@ -425,15 +470,22 @@ impl Port {
                 None => {}
             }
         }
-        for (qp, flow) in &touched {
-            flow.answer(qp);
+        for Touched { qp, flow, due, answered } in &touched {
+            let due = match due {
+                Due::Later if again && self.owed.wait(node, qp, flow, now) => Due::Later,
+                Due::Later => Due::Now,
+                due => *due,
+            };
+            if due == Due::Now || *answered {
+                flow.answer(qp, due);
+            }
         }
         if passed && self.share.flush() {
             node.engine.heed(node);
         }
     }
 
-    fn take(&self, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Vec<(Arc<Qp>, Arc<Flow>)>) {
+    fn take(&self, now: u64, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Vec<Touched>) {
         if icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad {
             return;
         }
@@ -445,20 +497,22 @@ impl Port {
         if let Some(deth) = packet.deth {
             return take_datagram(qp, received, &packet, deth, payload);
         }
-        let flow = match touched.iter().find(|t| t.0.num == qp.num) {
-            Some((_, flow)) => flow.clone(),
+        let i = match touched.iter().position(|t| t.qp.num == qp.num) {
+            Some(i) => i,
             None => {
                 let Some(flow) = self.flow(qp) else { return };
-                touched.push((qp.clone(), flow.clone()));
-                flow
+                touched.push(Touched { qp: qp.clone(), flow, due: Due::Never, answered: false });
+                touched.len() - 1
             }
         };
+        let Touched { flow, due, answered, .. } = &mut touched[i];
         // A connection is between two addresses.
         if received.ip.src == flow.path().dst {
             if received.traffic_class & ECN == CONGESTION_EXPERIENCED {
                 flow.notify(qp);
             }
-            flow.receive(qp, &packet, payload);
+            *answered |= packet.bth.opcode.operation.is_response();
+            *due = due.and(flow.receive(qp, now, &packet, payload));
         }
     }
 

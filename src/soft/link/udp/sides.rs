@@ -87,6 +87,7 @@ pub fn op_of(qp: &Qp, sq: &Requester, n: u64) -> Result<Op, WcStatus> {
         srqn: wqe.srqn,
         solicited: wqe.flags.contains(SendFlags::SOLICITED),
         fence: wqe.flags.contains(SendFlags::FENCE),
+        signaled: sq.sig_all() || wqe.flags.contains(SendFlags::SIGNALED),
     })
 }
 

@@ -62,7 +62,7 @@ impl Requester {
         if una > before && !self.dead {
             self.retries = self.patience.retry_cnt;
             self.rnr_retries = self.patience.rnr_retry;
-            self.widen((una - before) as u32, una == self.sent);
+            self.window.widen((una - before) as u32, (self.sent - before) as u32);
             self.timing.progress(now, una, self.sent > una);
         }
     }
@@ -74,7 +74,7 @@ impl Requester {
             return;
         }
         self.lost_at = Some(una);
-        self.narrow();
+        self.window.narrow();
         self.go_back(now, una);
     }
 

@@ -6,17 +6,12 @@ mod answers;
 
 use super::segment::{self, packets, payload, pulls, pushes};
 use super::timing::{Expired, Timing};
+use super::window::Window;
 use super::{Op, Outbox, SendSide, Settings, WINDOW};
 use crate::soft::types::{Psn, WcStatus, WrOpcode};
+use crate::soft::wire::Bth;
 use std::collections::VecDeque;
 use std::ops::ControlFlow::{self, Break, Continue};
-
-/// Packets without a request for acknowledgement in a row at most.
-const ACK_EVERY: u32 = 16;
-/// The window after a lost packet grows fast up to here, at least.
-const SMALL_WINDOW: u32 = 8;
-/// READs are asked for in pieces of this many packets, so that responses never flood this host.
-const READ_CHUNK: u32 = 32;
 
 /// How persistent a requester is (the attributes of the move to RTS).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,20 +64,12 @@ pub struct Requester {
     next: u64,
     /// Behind the youngest packet that was ever sent.
     sent: u64,
-    window: u32,
-    /// What the window may grow to.
-    most: u32,
-    /// Up to here it grows by what is acknowledged, beyond by an eighth of that.
-    calm: u32,
-    /// Eighths.
-    growth: u32,
-    /// The window before a timer ran out, until an answer tells whether anything was lost.
-    held: Option<u32>,
-    /// When congestion was last heeded.
-    slowed: u64,
-    /// Losses so far.
-    losses: u64,
+    window: Window,
+    /// Flights that wait for data.
+    pulling: u32,
     unasked: u32,
+    /// The peer has messages of its own, and more of ours are likely to follow them.
+    in_talk: bool,
     retries: u8,
     rnr_retries: u8,
     /// Where the last implied loss was seen: one resend for each place.
@@ -107,14 +94,10 @@ impl Requester {
             send: 0,
             next: 0,
             sent: 0,
-            window: WINDOW,
-            most: WINDOW,
-            calm: WINDOW,
-            growth: 0,
-            held: None,
-            slowed: 0,
-            losses: 0,
+            window: Window::new(),
+            pulling: 0,
             unasked: 0,
+            in_talk: false,
             retries: patience.retry_cnt,
             rnr_retries: patience.rnr_retry,
             lost_at: None,
@@ -134,50 +117,25 @@ impl Requester {
         }
     }
 
-    /// Lets at most so many packets be under way, 1 to [`WINDOW`].
+    /// Lets the window grow to so many packets, 1 to [`LARGEST_WINDOW`](super::LARGEST_WINDOW).
     pub fn limit_window(&mut self, packets: u32) {
-        self.most = packets.clamp(1, WINDOW);
-        self.window = self.window.min(self.most);
+        self.window.limit(packets);
+    }
+
+    /// Says whether both ends answer each other: a short message whose completion nobody waits for is then acknowledged with
+    /// later ones. The last one of a talk costs a probe.
+    pub fn set_in_talk(&mut self, in_talk: bool) {
+        self.in_talk = in_talk;
     }
 
     /// Packets that were acknowledged, and times that some were lost, so far.
     pub fn history(&self) -> (u64, u64) {
-        (self.una(), self.losses)
+        (self.una(), self.window.losses())
     }
 
-    /// The network is congested on the way to the peer: half as much at a time, once in a round trip.
+    /// The network is congested on the way to the peer.
     pub fn congested(&mut self, now: u64) {
-        if now.saturating_sub(self.slowed) >= self.timing.round_trip() {
-            self.slowed = now;
-            self.window = (self.window / 2).max(1);
-            self.calm = self.window;
-        }
-    }
-
-    /// A packet was lost: what was under way was too much.
-    fn narrow(&mut self) {
-        self.losses += 1;
-        let window = self.held.take().unwrap_or(self.window);
-        self.calm = (window / 2).max(SMALL_WINDOW);
-        self.window = self.calm.min(self.most);
-    }
-
-    /// Packets were acknowledged; `all`: nothing else is under way.
-    fn widen(&mut self, acknowledged: u32, all: bool) {
-        match self.held {
-            // More than the one packet that was sent again: they had arrived, and only the answer was late.
-            Some(window) if acknowledged > 1 || all => (self.window, self.held) = (window, None),
-            Some(_) => self.narrow(),
-            None => {}
-        }
-        if self.window < self.calm {
-            self.window += acknowledged;
-        } else {
-            self.growth += acknowledged;
-            self.window += self.growth / 8;
-            self.growth %= 8;
-        }
-        self.window = self.window.min(self.most);
+        self.window.congested(now, self.timing.round_trip());
     }
 
     /// The number of the oldest packet that is not acknowledged.
@@ -195,12 +153,11 @@ impl Requester {
         self.flights.is_empty()
     }
 
-    /// Puts what may be sent now into `out`, up to `budget` packets; true when more could be sent at once.
+    /// Puts what may be sent now into `out`, a burst of `budget` packets or nearly two; true when more could be sent at once.
     pub fn transmit(&mut self, now: u64, side: &mut impl SendSide, out: &mut Outbox, budget: usize) -> bool {
-        let limit = out.len() + budget;
-        let mut more = false;
+        let (before, mut more) = (out.len(), false);
         while !self.dead && !self.timing.waits() {
-            if out.len() >= limit {
+            if out.is_full(before, budget) {
                 more = true;
                 break;
             }
@@ -228,8 +185,7 @@ impl Requester {
             Some(Expired::Rnr) | None => return false,
         }
         // One packet first: its answer tells what else is missing.
-        self.held.get_or_insert(self.window);
-        self.window = 1;
+        self.window.probe();
         self.lost_at = None;
         self.go_back(now, self.una());
         expired == Some(Expired::Timeout)
@@ -247,10 +203,9 @@ impl Requester {
             Some(Err(status)) => return self.breaks(side, wqe, status),
             None => return Break(()),
         };
-        let pulling = self.flights.iter().filter(|f| f.awaits_data()).count();
         // Pieces of one READ count one by one: each takes a place among the responder's resources.
-        if (op.fence && self.cut == 0 && pulling > 0)
-            || (pulls(op.opcode) && pulling >= self.patience.max_rd_atomic.max(1) as usize)
+        if (op.fence && self.cut == 0 && self.pulling > 0)
+            || (pulls(op.opcode) && self.pulling >= u32::from(self.patience.max_rd_atomic.max(1)))
         {
             return Break(());
         }
@@ -261,7 +216,7 @@ impl Requester {
             side.begun(wqe);
         }
         let (offset, length) = match op.opcode {
-            WrOpcode::Read => (self.cut, (op.length - self.cut).min(READ_CHUNK * self.to.mtu)),
+            WrOpcode::Read => (self.cut, (op.length - self.cut).min(self.window.read_chunk() * self.to.mtu)),
             _ => (0, op.length),
         };
         let count = match op.opcode {
@@ -283,6 +238,7 @@ impl Requester {
             ends_wqe,
         });
         self.next += u64::from(count);
+        self.pulling += u32::from(pulls(op.opcode));
         self.retire(side);
         Continue(())
     }
@@ -300,7 +256,7 @@ impl Requester {
         if pulls(flight.op.opcode) {
             takes = flight.packets - i;
             asks = true;
-            if in_flight > 0 && in_flight + takes > self.window {
+            if in_flight > 0 && in_flight + takes > self.window.size() {
                 return Break(());
             }
             let (op, to) = (&flight.op, &self.to);
@@ -320,15 +276,25 @@ impl Requester {
             }
         } else {
             takes = 1;
-            if in_flight >= self.window {
+            // Of short messages more under way would only mean that fewer leave together.
+            let room = if flight.packets > 1 { self.window.size() } else { self.window.size().min(WINDOW) };
+            if in_flight >= room {
                 return Break(());
             }
-            asks = i + 1 == flight.packets || self.unasked + 1 >= ACK_EVERY || in_flight + 1 >= self.window;
-            let mut packet = segment::push_packet(&flight.op, &self.to, psn, i, flight.packets);
-            packet.bth.ack_req = asks;
-            let bytes = out.push(&packet, payload(flight.length, self.to.mtu, i) as usize);
-            let wqe = flight.wqe;
-            if let Err(status) = side.gather(wqe, i * self.to.mtu, bytes) {
+            let may_wait = self.in_talk && flight.packets == 1 && !flight.op.signaled;
+            asks = (i + 1 == flight.packets && !may_wait)
+                || self.unasked + 1 >= self.window.ack_every()
+                || in_flight + 1 >= room;
+            let (wqe, at) = (flight.wqe, i * self.to.mtu);
+            let bytes = match segment::middle_bth(&flight.op, &self.to, psn, i, flight.packets) {
+                Some(bth) => out.push_bare(&Bth { ack_req: asks, ..bth }, self.to.mtu as usize),
+                None => {
+                    let mut packet = segment::push_packet(&flight.op, &self.to, psn, i, flight.packets);
+                    packet.bth.ack_req = asks;
+                    out.push(&packet, payload(flight.length, self.to.mtu, i) as usize)
+                }
+            };
+            if let Err(status) = side.gather(wqe, at, bytes) {
                 out.retract();
                 return self.breaks(side, wqe, status);
             }
@@ -370,9 +336,9 @@ impl Requester {
             if !front.is_some_and(Flight::is_done) {
                 break;
             }
-            if let Some(flight) = self.flights.pop_front()
-                && flight.ends_wqe
-            {
+            let Some(flight) = self.flights.pop_front() else { break };
+            self.pulling -= u32::from(pulls(flight.op.opcode));
+            if flight.ends_wqe {
                 side.complete(flight.wqe);
             }
         }
@@ -395,6 +361,7 @@ impl Requester {
     fn fail(&mut self, side: &mut impl SendSide, wqe: u64, status: WcStatus) {
         self.dead = true;
         self.flights.clear();
+        self.pulling = 0;
         self.timing.stop();
         side.fail(wqe, status);
     }

@@ -266,6 +266,28 @@ fn window_and_acknowledgement_requests_keep_their_bounds() {
     assert_eq!(net.count(0, |_| true), 200);
 }
 
+/// Neither end asks for each acknowledgement while both have messages; what nothing follows is asked for by a probe.
+#[test]
+fn short_messages_of_a_talk_are_acknowledged_together() {
+    for in_talk in [false, true] {
+        let mut net = Net::new(20, PATIENCE);
+        net.hosts[0].requester.set_in_talk(in_talk);
+        for _ in 0..20 {
+            let at = net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 64]) as usize;
+            net.hosts[0].sends.requests[at].0.signaled = false;
+        }
+        net.pump();
+        let asking = net.count(0, |p| p.bth.ack_req);
+        assert_eq!(asking, if in_talk { 1 } else { 20 });
+        assert!(net.run(20 * MS));
+        assert_eq!((net.hosts[1].receives.arrived.len(), net.hosts[0].sends.done.len()), (20, 20));
+        assert_eq!(net.count(0, |_| true), if in_talk { 21 } else { 20 });
+        net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 64]);
+        net.pump();
+        assert!(net.sent.last().is_some_and(|s| s.2.bth.ack_req), "somebody waits for this one");
+    }
+}
+
 #[test]
 fn congestion_halves_what_is_under_way_once_in_a_round_trip() {
     let mut net = Net::new(18, PATIENCE);

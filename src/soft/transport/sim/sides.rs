@@ -23,6 +23,7 @@ impl Sends {
             srqn: 0,
             solicited: false,
             fence: false,
+            signaled: true,
         };
         self.requests.push((op, data));
         self.requests.len() as u64 - 1

@@ -1,6 +1,7 @@
 //! Thousands of random worlds: every kind of fault at once, tiny windows, every MTU, number wrap, processes that are
 //! not scheduled, peers that vanish. Data exact, each request one completion in order, atomics exactly once, and
 //! errors only where the retries are truly exhausted.
+use super::super::LARGEST_WINDOW;
 use super::*;
 
 /// Where the peer's memory holds what: each WRITE and ATOMIC WRITE has a place of its own, below the counter.
@@ -29,7 +30,7 @@ fn world(seed: u64) -> (Setup, Faults) {
         },
         max_dest_rd_atomic: r.pick(&[max_rd_atomic, 16]),
         rnr_timer: r.pick(&[1, 6, 12]),
-        window: r.pick(&[1, 2, 3, 8, 64, 64]),
+        window: r.pick(&[1, 2, 3, 8, 64, LARGEST_WINDOW]),
         memory: MEMORY,
     };
     let faults = Faults {
@@ -72,9 +73,9 @@ fn post(net: &mut Net, own: usize, n: usize, mtu: u32, swaps: &mut u64) {
     };
     let first = word(net, 1 - own, SWAPPED);
     let at = net.hosts[own].sends.post(op, at, data) as usize;
-    let fence = net.random.chance(10);
+    let (fence, signaled) = (net.random.chance(10), net.random.chance(50));
     let op = &mut net.hosts[own].sends.requests[at].0;
-    op.fence = fence;
+    (op.fence, op.signaled) = (fence, signaled);
     if op.opcode == WrOpcode::CmpSwap {
         // Each one finds what the one before it left.
         (op.compare_add, op.swap) = (first.wrapping_add(*swaps), first.wrapping_add(*swaps + 1));
@@ -156,6 +157,7 @@ fn storm(seed: u64) -> bool {
     let (setup, faults) = world(seed);
     let mut net = Net::with(seed, &setup);
     net.faults = faults;
+    net.hosts.iter_mut().for_each(|h| h.requester.set_in_talk(seed.is_multiple_of(2)));
     let counters = [1, 0].map(|peer| word(&net, peer, COUNTER));
     let mut swaps = [0; 2];
     for n in 0..REQUESTS {
