@@ -18,7 +18,7 @@ use crate::{
 
 pub const TRIALS: &[Trial] = &[
     Trial { name: "perftest", limit: Duration::from_secs(1500), run: perftest },
-    Trial { name: "perftest-wire", limit: Duration::from_secs(600), run: two_hosts },
+    Trial { name: "perftest-wire", limit: Duration::from_secs(1200), run: two_hosts },
 ];
 
 /// Enough for the slowest on a machine that has other work; with `-a` for each of 23 sizes.
