@@ -184,17 +184,25 @@ mod tests {
         kinds
     }
 
-    fn place(name: &str) -> std::path::PathBuf {
-        let folder = std::env::temp_dir().join(format!("anyverbs-pcap-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let place = folder.join(name);
-        let _ = fs::remove_file(&place);
-        place
+    /// A place of this process in the folder of temporary files, free when the value goes.
+    struct Place(std::path::PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            Self(std::env::temp_dir().join(format!("anyverbs-pcap-{}-{name}", std::process::id())))
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+        }
     }
 
     #[test]
     fn sections_of_several_writers_follow_each_other_in_whole_blocks() {
-        let place = place("several");
+        let own = Place::new("several");
+        let place = own.0.clone();
         let writers: Vec<_> = (0..4)
             .map(|n| {
                 let place = place.clone();
@@ -213,12 +221,12 @@ mod tests {
         let count = |kind| kinds.iter().filter(|k| **k == kind).count();
         assert_eq!((count(SECTION), count(INTERFACE), count(PACKET)), (4, 16, 800));
         assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o777, 0o600);
-        fs::remove_file(place).unwrap();
     }
 
     #[test]
     fn a_file_of_another_kind_is_left_alone() {
-        let place = place("other");
+        let own = Place::new("other");
+        let place = own.0.clone();
         for content in ["dear diary", "x"] {
             fs::write(&place, content).unwrap();
             assert_eq!(File::open(place.as_os_str()).err(), Some(Errno::EEXIST));
@@ -226,7 +234,6 @@ mod tests {
         }
         fs::write(&place, "").unwrap();
         assert!(File::open(place.as_os_str()).is_ok(), "an empty one will do");
-        fs::remove_file(place).unwrap();
         assert_eq!(File::open(OsStr::new("/nowhere/x")).err(), Some(Errno::ENOENT));
         assert_eq!(File::open(OsStr::new("/dev/full")).err(), Some(Errno::ENOSPC));
     }
