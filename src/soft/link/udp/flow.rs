@@ -303,7 +303,10 @@ impl Flow {
     pub(super) fn pay_now(&self, qp: &Qp) {
         port::with_outbox(|out| {
             self.pay_along(qp, clock::now_ns(), out);
-            qp.node.udp.send(qp.node, &self.path, out, self.joins(), None);
+            let mut rq = qp.rq.try_lock();
+            let faults = rq.as_mut().and_then(|rq| rq.faults.as_mut());
+            let chance = faults.map(|faults| &mut faults.chance);
+            qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
         });
     }
 
