@@ -72,6 +72,21 @@ struct anyverbs_fault_counts {
     uint64_t killed;
 };
 
+/**
+ * A counter of a port or of a queue pair.
+ */
+struct anyverbs_counter {
+    /**
+     * Folder and file that it has below the port's folder in sysfs, as "hw_counters/rcvd_rnr_err". It lives as long as
+     * the library.
+     */
+    const char *name;
+    /**
+     * What it has grown to; it wraps at 2^64. In the unit that sysfs has: data in words of 4 bytes.
+     */
+    uint64_t value;
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -126,6 +141,23 @@ int anyverbs_start_trace(const char *file);
  * Ends the trace of this process, if there is one; all that it has seen is in its file.
  */
 void anyverbs_stop_trace(void);
+
+/**
+ * Reads what this process has counted on a port: the sum over its queue pairs, also those that are gone.
+ *
+ * Give room for `*count` counters; `*count` then tells how many there are, of which as many as had room are filled
+ * in. `counters` may be NULL where `*count` is 0. Look for counters by name: later releases have more of them, in any
+ * order. `anyverbs stats` and sysfs under `anyverbs run` show the sum over all processes of a user instead.
+ */
+int anyverbs_query_port_counters(struct ibv_context *context,
+                                 uint32_t port_num,
+                                 struct anyverbs_counter *counters,
+                                 size_t *count);
+
+/**
+ * Reads what a queue pair has counted since it was created, as anyverbs_query_port_counters.
+ */
+int anyverbs_query_qp_counters(struct ibv_qp *qp, struct anyverbs_counter *counters, size_t *count);
 
 #ifdef __cplusplus
 }  // extern "C"

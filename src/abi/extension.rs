@@ -1,4 +1,5 @@
 //! The types of `include/anyverbs.h`, which cbindgen makes of this file: the comments speak to C programmers.
+use std::ffi::c_char;
 
 /// How the messages of a queue pair reach its peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,4 +34,15 @@ pub struct anyverbs_fault_counts {
     pub rnr: u64,
     /// Queue pairs that failed because of kill_qp_after.
     pub killed: u64,
+}
+
+/// A counter of a port or of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct anyverbs_counter {
+    /// Folder and file that it has below the port's folder in sysfs, as "hw_counters/rcvd_rnr_err". It lives as long as
+    /// the library.
+    pub name: *const c_char,
+    /// What it has grown to; it wraps at 2^64. In the unit that sysfs has: data in words of 4 bytes.
+    pub value: u64,
 }

@@ -1,10 +1,12 @@
 //! What this library offers beyond verbs. cbindgen makes `include/anyverbs.h` of this file and of `abi/extension.rs`
 //! (`tests/extension.rs`): what it exports is `pub`, and its comments speak to C programmers.
-use crate::abi::{anyverbs_fault_counts, anyverbs_path, ibv_context, ibv_qp};
+use crate::abi::{anyverbs_counter, anyverbs_fault_counts, anyverbs_path, ibv_context, ibv_qp};
 use crate::core::convention::{code, given, nothing};
 use crate::core::extension;
 use crate::provider::object;
 use crate::soft::node;
+use crate::sys::errno::Errno;
+use anyverbs_counters::{COUNTERS, Values};
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
@@ -16,6 +18,8 @@ export!(anyverbs_read_faults => "anyverbs_read_faults" @@ "ANYVERBS_1.0");
 export!(anyverbs_read_qp_faults => "anyverbs_read_qp_faults" @@ "ANYVERBS_1.0");
 export!(anyverbs_start_trace => "anyverbs_start_trace" @@ "ANYVERBS_1.0");
 export!(anyverbs_stop_trace => "anyverbs_stop_trace" @@ "ANYVERBS_1.0");
+export!(anyverbs_query_port_counters => "anyverbs_query_port_counters" @@ "ANYVERBS_1.0");
+export!(anyverbs_query_qp_counters => "anyverbs_query_qp_counters" @@ "ANYVERBS_1.0");
 
 /// The version of this library, as `MAJOR.MINOR.PATCH`.
 pub extern "C" fn anyverbs_version() -> *const c_char {
@@ -127,4 +131,65 @@ pub extern "C" fn anyverbs_stop_trace() {
 unsafe fn text<'a>(text: *const c_char) -> &'a CStr {
     // SAFETY: the caller vouches for it.
     if text.is_null() { c"" } else { unsafe { CStr::from_ptr(text) } }
+}
+
+/// Reads what this process has counted on a port: the sum over its queue pairs, also those that are gone.
+///
+/// Give room for `*count` counters; `*count` then tells how many there are, of which as many as had room are filled
+/// in. `counters` may be NULL where `*count` is 0. Look for counters by name: later releases have more of them, in any
+/// order. `anyverbs stats` and sysfs under `anyverbs run` show the sum over all processes of a user instead.
+pub unsafe extern "C" fn anyverbs_query_port_counters(
+    context: *mut ibv_context,
+    port_num: u32,
+    counters: *mut anyverbs_counter,
+    count: *mut usize,
+) -> c_int {
+    const CALL: &str = "anyverbs_query_port_counters";
+    code(|| {
+        given(context, CALL, "context")?;
+        // SAFETY: a live context, and room for the answer.
+        unsafe {
+            fill(CALL, counters, count, || (extension::of(context, CALL)?.port_counters)(context, port_num))
+        }
+    })
+}
+
+/// Reads what a queue pair has counted since it was created, as anyverbs_query_port_counters.
+pub unsafe extern "C" fn anyverbs_query_qp_counters(
+    qp: *mut ibv_qp,
+    counters: *mut anyverbs_counter,
+    count: *mut usize,
+) -> c_int {
+    const CALL: &str = "anyverbs_query_qp_counters";
+    code(|| {
+        given(qp, CALL, "qp")?;
+        // SAFETY: a live queue pair, and room for the answer.
+        unsafe { fill(CALL, counters, count, || (extension::of((*qp).context, CALL)?.qp_counters)(qp)) }
+    })
+}
+
+/// Writes counters with their names into an application's array.
+///
+/// # Safety
+/// `count` must be null or valid, and `counters` valid for as many.
+unsafe fn fill(
+    call: &str,
+    counters: *mut anyverbs_counter,
+    count: *mut usize,
+    values: impl FnOnce() -> Result<Values, Errno>,
+) -> Result<c_int, Errno> {
+    given(count, call, "count")?;
+    // SAFETY: the caller vouches for both.
+    unsafe {
+        if *count > 0 {
+            given(counters, call, "counters")?;
+        }
+        let values = values()?;
+        for (at, &counter) in COUNTERS.iter().enumerate().take(*count) {
+            let name = counter.row().path.as_ptr().cast();
+            counters.add(at).write(anyverbs_counter { name, value: values[counter] });
+        }
+        *count = COUNTERS.len();
+    }
+    Ok(0)
 }

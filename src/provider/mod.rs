@@ -18,6 +18,7 @@ use crate::abi::{
     ibv_qp, verbs_context, verbs_device,
 };
 use crate::sys::errno::Errno;
+use anyverbs_counters::Values;
 use std::ffi::{CStr, c_void};
 use std::os::fd::RawFd;
 
@@ -182,4 +183,8 @@ pub struct Extension {
     pub read_faults: unsafe fn(*mut ibv_context) -> Result<anyverbs_fault_counts, Errno>,
     #[allow(missing_docs)]
     pub read_qp_faults: unsafe fn(*mut ibv_qp) -> Result<anyverbs_fault_counts, Errno>,
+    /// What this process has counted on a port; EINVAL where there is no such port.
+    pub port_counters: unsafe fn(*mut ibv_context, u32) -> Result<Values, Errno>,
+    /// What a QP has counted.
+    pub qp_counters: unsafe fn(*mut ibv_qp) -> Result<Values, Errno>,
 }

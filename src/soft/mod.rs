@@ -18,6 +18,7 @@ pub mod node;
 pub mod port;
 pub mod qp;
 pub mod srq;
+pub mod stats;
 pub mod timers;
 pub mod transport;
 pub mod types;

@@ -331,7 +331,15 @@ fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, pa
         let mut shown = qp.shown.lock();
         (shown.access, shown.max_dest_rd_atomic) = (next.access, next.max_dest_rd_atomic);
         if to == QpState::Reset || to == QpState::Rtr {
+            shown.absorb(&qp.record);
             (shown.peer_qpn, shown.path) = (next.dest_qpn, path.clone());
+            let is_connected = !matches!(path, Path::None);
+            shown.peer_gid = next.address.filter(|_| is_connected).map_or(Gid::default(), |a| a.dgid);
+            shown.mtu = if is_connected { next.path_mtu.bytes() } else { 0 };
+            let mtu = if is_connected { shown.mtu } else { u32::MAX };
+            let wire = matches!(path, Path::Udp(_));
+            sq.stats.set_way(wire, mtu);
+            rq.stats.set_way(wire, mtu);
         }
     }
     if to == QpState::Reset {

@@ -17,6 +17,7 @@ use super::mem::{DmPool, MemTable, PdTable};
 use super::port::PortEvents;
 use super::qp::Qp;
 use super::srq::Srq;
+use super::stats::Stats;
 use super::timers::Timers;
 use super::types::{Gid, Qpn};
 use super::verbs::{Desk, DmHandles, Domains};
@@ -58,6 +59,8 @@ pub struct Node {
     pub events: PortEvents,
     /// The multicast groups of its QPs.
     pub groups: Groups,
+    /// What is counted.
+    pub stats: Stats,
     qps: RwLock<HashMap<u32, Arc<Qp>>>,
     /// Counts removals from `qps`, so that a cached reference is known to be stale.
     pub qp_epoch: AtomicU32,
@@ -113,6 +116,7 @@ impl Node {
         Ok(Self {
             generation,
             mem: wires.mem_table()?,
+            stats: Stats::new(wires.own().nonce()),
             pds: PdTable::new(device::limits::MAX_PD),
             dm: DmPool::new(device::limits::MAX_DM_SIZE),
             timers: Timers::new(),

@@ -3,6 +3,7 @@ use super::{errno::Errno, fork};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
 /// Bytes of a page.
 pub fn page_size() -> usize {
@@ -112,6 +113,14 @@ impl Mapping {
         assert!(offset <= self.len);
         // SAFETY: offset is within the mapped range, checked above.
         unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    /// Its 64-bit words, for good: a writable mapping that is never unmapped. Not to be touched in a forked child.
+    pub fn into_words(self) -> &'static [AtomicU64] {
+        let (base, len) = (self.base.as_ptr().cast::<AtomicU64>(), self.len / 8);
+        std::mem::forget(self);
+        // SAFETY: page aligned and mapped for good, now that nobody can drop the value; any bytes are valid for atomics.
+        unsafe { std::slice::from_raw_parts(base, len) }
     }
 
     /// Whether this process is the one that made it.

@@ -2,6 +2,7 @@
 mod doctor;
 mod libraries;
 mod run;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,10 @@ enum Command {
     Trace(run::Trace),
     /// Shows what this machine offers: devices, addresses, cross-memory attach, ports and limits.
     Doctor,
+    /// Shows what devices, processes and queue pairs have counted: packets, bytes, retries, errors.
+    ///
+    /// Processes of this user are seen, or all for root. They are not asked, and nothing of them changes.
+    Stats(stats::Stats),
 }
 
 fn main() -> ExitCode {
@@ -49,5 +54,6 @@ fn main() -> ExitCode {
         Command::Faults(faults) => faults.exec(),
         Command::Trace(trace) => trace.exec(),
         Command::Doctor => doctor::doctor(),
+        Command::Stats(stats) => stats.run(),
     }
 }

@@ -1,6 +1,8 @@
 //! What stands in the view: for each device the files that the kernel shows of one, in the kernel's formats.
 use std::{collections::BTreeMap, fs};
 
+use anyverbs_counters::{Group, Values};
+
 use crate::verbs::{Device, GidRow};
 
 /// Where the devices themselves lie; the classes link there.
@@ -17,6 +19,23 @@ pub const NODES: &str = "/dev/infiniband";
 pub enum Entry {
     File(String),
     Link(String),
+}
+
+/// The folder of a device's port.
+pub fn port_folder(device: &str) -> String {
+    format!("{DEVICES}/{device}/infiniband/{device}/ports/1")
+}
+
+/// The files of a port's counters.
+pub fn counters(device: &str, values: &Values) -> Vec<(String, Entry)> {
+    let folder = port_folder(device);
+    let files = [Group::Port, Group::Hw].into_iter().flat_map(|group| {
+        let name = move |name: &str| format!("{}/{name}", group.folder());
+        values.of(group).map(move |(file, n)| (name(file), format!("{n}\n")))
+    });
+    // How old the numbers may be, milliseconds: each look is a new one.
+    let lifespan = ("hw_counters/lifespan".to_string(), "0\n".to_string());
+    files.chain([lifespan]).map(|(file, text)| (format!("{folder}/{file}"), Entry::File(text))).collect()
 }
 
 /// All entries by the path under which the program sees them; folders follow from them. Kernel devices that lie in the real folders
@@ -82,7 +101,7 @@ fn one(all: &mut BTreeMap<String, Entry>, device: &Device) {
     }
     put(format!("{ib}/device"), link("../.."));
     put(format!("{ib}/subsystem"), link("../../../../../../class/infiniband"));
-    port(&mut put, &format!("{ib}/ports/1"), device);
+    port(&mut put, &port_folder(name), device);
 
     // The node is /dev/null, so that `dev` agrees with what stat says of it.
     for (file_name, text) in [
@@ -245,6 +264,19 @@ mod tests {
         assert_eq!(text("ports/1/gids/1"), "0000:0000:0000:0000:0000:ffff:0a00:0002\n");
         assert_eq!(text("ports/1/gid_attrs/types/1"), "RoCE v2\n");
         assert_eq!(text("ports/1/gid_attrs/ndevs/1"), "eth0\n");
+    }
+
+    #[test]
+    fn counters_stand_in_both_folders_of_the_port() {
+        let mut values = Values::default();
+        values[anyverbs_counters::Counter::SentPkts] = 7;
+        let files = counters("urxe0", &values);
+        let port = "/sys/devices/virtual/anyverbs/urxe0/infiniband/urxe0/ports/1";
+        let text =
+            |name: &str| files.iter().find(|(path, _)| *path == format!("{port}/{name}")).map(|f| &f.1);
+        assert_eq!(text("hw_counters/sent_pkts"), Some(&Entry::File("7\n".into())));
+        assert_eq!(text("counters/port_rcv_data"), Some(&Entry::File("0\n".into())));
+        assert!(entries(&[device()]).keys().any(|path| path.starts_with(port)));
     }
 
     #[test]

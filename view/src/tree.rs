@@ -18,9 +18,12 @@ use std::{
     sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
 };
 
+use anyverbs_counters::{Values, scan};
+
 use crate::{
     content::{self, Entry},
-    path, verbs,
+    path,
+    verbs::{self, Device},
 };
 
 /// What a path of the view stands for.
@@ -63,6 +66,8 @@ pub unsafe fn look(dirfd: c_int, given: *const c_char) -> Option<Seen> {
 struct Tree {
     pid: i32,
     root: PathBuf,
+    /// The embedded devices, in order.
+    devices: Vec<String>,
     entries: BTreeMap<String, Entry>,
     /// All files, then all folders, the deepest first.
     removal: Vec<CString>,
@@ -129,6 +134,8 @@ fn find(shown: Vec<u8>) -> Option<Seen> {
     if !path::is_ours(&shown) && !climbs {
         return None;
     }
+    let holds = |part: &[u8]| shown.windows(part.len()).any(|window| window == part);
+    let (is_below_ports, is_counter) = (holds(b"/ports"), holds(b"counters"));
     let _busy = Busy::enter();
     let mut tree = TREE.load(Ordering::Acquire);
     // SAFETY: trees are never freed, and the lock is held.
@@ -136,9 +143,13 @@ fn find(shown: Vec<u8>) -> Option<Seen> {
     if !usable {
         tree = Box::into_raw(Box::new(Tree::new()?));
         TREE.store(tree, Ordering::Release);
-    } else if shown.windows(6).any(|six| six == b"/ports") {
+    } else if is_below_ports && !is_counter {
         // SAFETY: as above.
         unsafe { &mut *tree }.refresh();
+    }
+    if is_below_ports && is_counter {
+        // SAFETY: as above.
+        unsafe { &mut *tree }.refresh_counters();
     }
     // SAFETY: as above.
     let tree = unsafe { &*tree };
@@ -164,9 +175,15 @@ impl Tree {
             // SAFETY: the function stays loaded: the library is linked with `-z nodelete`.
             unsafe { libc::atexit(at_exit) };
         }
-        let mut tree =
-            Tree { pid: own_pid(), root, entries: BTreeMap::new(), removal: Vec::new(), _lock: lock };
-        tree.write(content::entries(&devices));
+        let mut tree = Tree {
+            pid: own_pid(),
+            root,
+            devices: Vec::new(),
+            entries: BTreeMap::new(),
+            removal: Vec::new(),
+            _lock: lock,
+        };
+        tree.fill(&devices);
         Some(tree)
     }
 
@@ -174,8 +191,44 @@ impl Tree {
     fn refresh(&mut self) {
         let devices = verbs::devices();
         if !devices.is_empty() {
-            self.write(content::entries(&devices));
+            self.fill(&devices);
         }
+    }
+
+    /// Counters stay as they were last looked at.
+    fn fill(&mut self, devices: &[Device]) {
+        self.devices = devices.iter().map(|device| device.name.clone()).collect();
+        let mut all = content::entries(devices);
+        for (path, entry) in self.devices.iter().flat_map(|name| content::counters(name, &Values::default()))
+        {
+            let known = self.entries.get(&path).cloned();
+            all.insert(path, known.unwrap_or(entry));
+        }
+        self.write(all);
+    }
+
+    /// Writes the counters as they are now.
+    fn refresh_counters(&mut self) {
+        for (path, entry) in self.counters() {
+            if self.entries.get(&path) != Some(&entry) && put(&self.file(&path), &entry).is_ok() {
+                self.entries.insert(path, entry);
+            }
+        }
+    }
+
+    /// The counters of each port: as those of a real one they are what all processes have done, here of this user and in this
+    /// network namespace.
+    fn counters(&self) -> Vec<(String, Entry)> {
+        let own = scan::network(std::process::id());
+        let mut processes = scan::processes();
+        processes.retain(|process| process.netns == own);
+        let ports = || processes.iter().flat_map(|process| &process.ports);
+        let of = |(index, name): (usize, &String)| {
+            let mut sum = Values::default();
+            ports().filter(|port| port.index == index).for_each(|port| sum += &port.values);
+            content::counters(name, &sum)
+        };
+        self.devices.iter().enumerate().flat_map(of).collect()
     }
 
     /// Makes the folder hold exactly `new`. What cannot be written is missing in the view.

@@ -1,4 +1,5 @@
 //! What the two halves of an end drive: a send queue, and memory with receives. Both hold their callers to the rules.
+use ibverbs::soft::stats::Event;
 use ibverbs::soft::transport::{Arrival, End, Op, ReceiveSide, Refusal, SendSide};
 use ibverbs::soft::types::{Key, WcStatus, WrOpcode};
 use ibverbs::soft::wire::Transport;
@@ -160,6 +161,7 @@ impl SendSide for Sends {
         assert!(status != WcStatus::Success && (n as usize) < self.requests.len());
         self.done.push(status);
     }
+    fn count(&mut self, _: Event) {}
 }
 
 /// A message that has arrived: its bytes as a hash, how many, and its immediate data.
@@ -370,6 +372,7 @@ impl ReceiveSide for Receives {
         self.called();
         self.failed = true;
     }
+    fn count(&mut self, _: Event) {}
 }
 
 /// Messages of UC are whole, but some may be missing, and what the network repeats or turns round arrives so.

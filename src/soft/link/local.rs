@@ -1,11 +1,12 @@
 //! Both QPs are in this process: a message is one copy, carried out on the sender's thread.
-use super::pcap;
 use super::wires::foreign::{self, Turn};
+use super::{multicast, pcap};
 use crate::soft::ah::Ah;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request, Responder};
 use crate::soft::qp::{Nak, Qp};
+use crate::soft::stats::Event;
 use crate::soft::timers::rnr_delay_ns;
 use crate::soft::types::{Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use crate::sys::clock;
@@ -73,7 +74,8 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
             return true;
         }
         Err(Trouble::Here(status)) => sq.doom(qp, at, status),
-        Err(_) if !qp.is_reliable() => {
+        Err(trouble) if !qp.is_reliable() => {
+            count_refusal(sq, at, peer, &trouble);
             // A request that is bad in itself fails also where nobody hears it.
             if let Err(status) = sq.gather_nothing(qp, at) {
                 sq.doom(qp, at, status);
@@ -83,8 +85,9 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
             sq.complete_oldest_with(qp, WcStatus::Success);
             return true;
         }
-        Err(Trouble::There(Nak::Rnr)) => {
+        Err(trouble @ Trouble::There(Nak::Rnr)) => {
             trace_refusal(qp, sq, at, peer, Nak::Rnr);
+            count_refusal(sq, at, peer, &trouble);
             // It is begun, and keeps its number.
             sq.number(at, psns);
             let code = peer.map_or(0, |p| p.rq.lock().min_rnr_timer);
@@ -92,11 +95,14 @@ pub fn deliver(qp: &Qp, sq: &mut Requester, at: u64, peer: Option<&Qp>, psns: u3
                 qp.node.timers.arm(qp, sq.wait_until);
             }
         }
-        Err(Trouble::There(nak)) if nak != Nak::Silent => {
+        Err(trouble @ Trouble::There(nak)) if nak != Nak::Silent => {
             trace_refusal(qp, sq, at, peer, nak);
+            count_refusal(sq, at, peer, &trouble);
+            sq.was_refused(qp, at);
             sq.doom(qp, at, nak.status());
         }
-        Err(_) => {
+        Err(trouble) => {
+            count_refusal(sq, at, peer, &trouble);
             if sq.back_off(qp, at, clock::now_ns()) {
                 qp.node.timers.arm(qp, sq.wait_until);
             }
@@ -111,6 +117,23 @@ fn trace_refusal(qp: &Qp, sq: &Requester, at: u64, peer: Option<&Qp>, nak: Nak) 
     if let Some(peer) = peer.filter(|_| pcap::is_on()) {
         let timer = peer.rq.lock().min_rnr_timer;
         pcap::memory::refused(qp, sq, at, peer.num, (nak, timer));
+    }
+}
+
+/// The peer has not taken request `at`: what it counts of that.
+#[cold]
+fn count_refusal(sq: &Requester, at: u64, peer: Option<&Qp>, why: &Trouble) {
+    let Some(peer) = peer else { return };
+    let (wqe, rq) = (sq.queue.wqe(at), peer.rq.lock());
+    rq.stats.received_in_vain(peer.kind, wqe.opcode, wqe.length);
+    match why {
+        Trouble::There(Nak::Rnr) if peer.is_reliable() => {
+            rq.stats.event(Event::RnrNakSent, 1);
+            rq.stats.refused();
+        }
+        Trouble::There(Nak::Silent) => {}
+        Trouble::There(_) if peer.is_reliable() => rq.stats.refused(),
+        _ => rq.stats.event(Event::Dropped, 1),
     }
 }
 
@@ -205,11 +228,14 @@ pub fn deliver_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, peer: &Qp, by
     let qkey = sq.qkey_of(at);
     let grh = ah.address.grh(bytes.len() as u32);
     let mut rq = peer.rq.lock();
-    if peer.kind == QpType::Ud
-        && rq.listens(peer)
-        && rq.begin_datagram(peer, request_of(qp, sq, at), qkey, &grh)
-        && rq.place(peer, Run::of(bytes)).is_ok()
-    {
+    let request = request_of(qp, sq, at);
+    if multicast::is_for_group(ah, sq.queue.wqe(at).remote_qpn) {
+        rq.stats.event(Event::McastRcv, 1);
+    }
+    if peer.kind != QpType::Ud || !rq.listens(peer) {
+        return rq.drop_datagram(&request, Event::Dropped);
+    }
+    if rq.begin_datagram(peer, request, qkey, &grh) && rq.place(peer, Run::of(bytes)).is_ok() {
         let ending = Ending { sl: ah.address.sl, no_grh: ah.address.lid_only, ..ending_of(sq, at) };
         // Nobody hears of a datagram that is lost at the receiver.
         let _ = rq.finish(peer, ending);

@@ -9,6 +9,7 @@ use crate::soft::ah::Ah;
 use crate::soft::mem::run::RunMut;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
+use crate::soft::stats::Event;
 use crate::soft::types::{Qpn, WcStatus};
 use crate::sys::clock;
 
@@ -82,5 +83,6 @@ fn begin(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<Fanout, WcStat
         }
     }
     udp::port::send_to_group(qp, sq, at, ah)?;
+    sq.stats.event(Event::McastXmit, 1);
     Ok(Fanout { at, since: clock::now_ns(), lacking: qp.node.wires.members(qp.node, group) })
 }

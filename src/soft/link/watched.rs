@@ -70,6 +70,9 @@ fn strike(qp: &Qp, sq: &mut Requester, at: u64, now: u64) -> ControlFlow<(), boo
         Some(faults) if is_packet && !faults.kills(at) => return Continue(true),
         Some(faults) => faults.turn(at, now, ack_timeout),
     };
+    if let Turn::Waits { lost: true, timeout, .. } = turn {
+        sq.was_lost(qp, at, timeout);
+    }
     match turn {
         Turn::Goes => Continue(true),
         Turn::Twice => {

@@ -20,7 +20,8 @@ use super::channel::AsyncQueue;
 use super::link::{Path, faults, pcap};
 use super::mem::PdId;
 use super::node::Node;
-use super::types::{Access, EventType, QpState, QpType, Qpn, WcStatus};
+use super::stats::Record;
+use super::types::{Access, EventType, Gid, QpState, QpType, Qpn, WcStatus};
 use crate::sys::lock::Lock;
 use attr::Attributes;
 use requester::Requester;
@@ -45,6 +46,8 @@ pub struct Qp {
     pub rq: Lock<Responder>,
     /// The address of the application's `ibv_qp`, which events name.
     pub cookie: AtomicUsize,
+    /// What it has counted. Its description is written under `shown`.
+    pub record: Record,
     /// What direct access by peers of this user goes by.
     pub shown: Lock<Shown>,
     /// The XRC domain (XRC QPs).
@@ -89,6 +92,10 @@ pub struct Shown {
     pub peer_qpn: Qpn,
     #[allow(missing_docs)]
     pub path: Path,
+    /// The address of the peer, and the path MTU in bytes; nothing where it is not connected.
+    pub peer_gid: Gid,
+    #[allow(missing_docs)]
+    pub mtu: u32,
     /// Operations of the peer are counted, so that it must not carry them out unseen.
     pub counts_remote: bool,
     /// It is being destroyed: nothing is shown any more.
@@ -136,9 +143,11 @@ impl Qp {
         node: &'static Node,
         xrc_domain: Option<u64>,
         events: Arc<AsyncQueue>,
-        sq: Requester,
-        rq: Responder,
+        mut sq: Requester,
+        mut rq: Responder,
     ) -> Arc<Self> {
+        let record = node.stats.claim(kind, &node.wires.own().slots());
+        (sq.stats, rq.stats) = (record.sender(), record.receiver());
         Arc::new_cyclic(|me| Self {
             num,
             kind,
@@ -148,11 +157,14 @@ impl Qp {
             sq: Lock::new(sq),
             rq: Lock::new(rq),
             cookie: AtomicUsize::new(0),
+            record,
             shown: Lock::new(Shown {
                 access: Access::empty(),
                 max_dest_rd_atomic: 0,
                 peer_qpn: Qpn(0),
                 path: Path::None,
+                peer_gid: Gid::default(),
+                mtu: 0,
                 counts_remote: false,
                 withdrawn: false,
             }),
@@ -207,6 +219,11 @@ impl Qp {
     #[inline]
     pub fn is_reliable(&self) -> bool {
         matches!(self.kind, QpType::Rc | QpType::XrcSend | QpType::XrcRecv)
+    }
+
+    /// Takes into its counters what its peer has done to our memory without our help.
+    pub fn absorb(&self) {
+        self.shown.lock().absorb(&self.record);
     }
 
     /// Raises an asynchronous event about this QP.

@@ -1,4 +1,6 @@
 //! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
+mod counting;
+
 use std::sync::Arc;
 
 use super::counters::Attached;
@@ -8,6 +10,7 @@ use crate::soft::cq::{Cq, Cqe};
 use crate::soft::link::multicast::Fanout;
 use crate::soft::link::wires::Wire;
 use crate::soft::link::{Path, faults, pcap};
+use crate::soft::stats::{Event, Half};
 use crate::soft::types::{
     EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode,
 };
@@ -23,6 +26,8 @@ pub struct Requester {
     sig_all: bool,
     /// What counts its completions.
     pub counters: Option<Arc<Attached>>,
+    /// Where it counts.
+    pub stats: Half,
     /// How messages reach the peer; UD asks each request's address handle instead.
     pub path: Path,
     /// XRC: the oldest request is on its way, or partly so, to an SRQ of this process instead; alone.
@@ -82,6 +87,7 @@ impl Requester {
             cq,
             sig_all,
             counters: None,
+            stats: Half::default(),
             path: Path::None,
             foreign: None,
             fanout: None,
@@ -353,6 +359,8 @@ impl Requester {
         if self.fails_here(qp, at) {
             return false;
         }
+        let in_vain = self.was_refused(qp, at);
+        self.stats.event(Event::RnrNakReceived, 1);
         if self.retry.rnr_retry != 7 {
             if self.rnr_left == 0 {
                 self.doom(qp, at, WcStatus::RnrRetryExcErr);
@@ -360,6 +368,7 @@ impl Requester {
             }
             self.rnr_left -= 1;
         }
+        self.goes_back(in_vain);
         self.rewind(at);
         self.wait_until = now + delay_ns;
         true
@@ -371,15 +380,18 @@ impl Requester {
         if self.fails_here(qp, at) {
             return false;
         }
+        let in_vain = self.sent_in_vain(qp, at);
         self.rewind(at);
         let Some(delay) = self.retry.timeout_ns() else {
             self.wait_until = u64::MAX;
             return true;
         };
+        self.stats.event(Event::Timeout, 1);
         if self.retries_left == 0 {
             self.doom(qp, at, WcStatus::RetryExcErr);
             return false;
         }
+        self.goes_back(in_vain);
         self.retries_left -= 1;
         self.wait_until = now + delay;
         true
@@ -446,6 +458,11 @@ impl Requester {
         self.foreign = None;
         self.queue.tail = at + 1;
         self.queue.next = self.queue.next.max(at + 1);
+        if status == WcStatus::Success {
+            self.stats.done(opcode, cqe.byte_len);
+        } else {
+            self.stats.failed(status);
+        }
         if self.counters.is_some() {
             self.count(opcode, status, cqe.byte_len);
         }

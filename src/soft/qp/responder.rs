@@ -15,6 +15,7 @@ use crate::soft::link::wires::Outbox;
 use crate::soft::mem::run::{Access64, Run, RunMut};
 use crate::soft::mem::{Denied, PdId, Span, gather};
 use crate::soft::srq::Srq;
+use crate::soft::stats::{Event, Half};
 use crate::soft::types::{
     Access, EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, Qpn, WcOpcode, WcStatus, WrOpcode,
 };
@@ -69,6 +70,8 @@ pub struct Responder {
     cq: Option<Arc<Cq>>,
     /// What counts its completions, and the peer's operations.
     pub counters: Option<Arc<Attached>>,
+    /// Where it counts.
+    pub stats: Half,
     /// Remote access that the QP allows (`IBV_QP_ACCESS_FLAGS`).
     pub access: Access,
     /// The QP whose requests are heard (connected QPs).
@@ -118,6 +121,7 @@ impl Responder {
             srq,
             cq,
             counters: None,
+            stats: Half::default(),
             access: Access::empty(),
             peer: Qpn(0),
             psn: Psn::new(0),
@@ -231,6 +235,7 @@ impl Responder {
                 "qp {:?}: datagram from {:?} dropped: its Q_Key is 0x{qkey:08x}, expected 0x{:08x}",
                 qp.num, request.src_qpn, self.qkey
             ));
+            self.drop_datagram(&request, Event::BadQkey);
             return false;
         }
         let needs = GRH_BYTES as u64 + request.total.unwrap_or(0) as u64;
@@ -239,6 +244,8 @@ impl Responder {
             None => self.queue.as_ref().and_then(RecvQueue::room_of_next),
         };
         if room.is_none_or(|room| room < needs) {
+            let why = if room.is_none() { Event::NoReceive } else { Event::Dropped };
+            self.drop_datagram(&request, why);
             match room {
                 Some(room) => explain(format_args!(
                     "qp {:?}: datagram from {:?} dropped: it needs {needs} bytes (40 of them for the GRH), the receive has {room}",
@@ -253,6 +260,13 @@ impl Responder {
         }
         self.packet_type = ah::packet_type(grh);
         self.begin(qp, Request { total: None, ..request }).is_ok() && self.place(qp, Run::of(grh)).is_ok()
+    }
+
+    /// Counts a datagram that the QP does not want.
+    #[cold]
+    pub fn drop_datagram(&self, request: &Request, why: Event) {
+        self.stats.received_in_vain(QpType::Ud, request.op, request.total.unwrap_or(0));
+        self.stats.event(why, 1);
     }
 
     /// Places the next bytes of the message.
@@ -305,6 +319,7 @@ impl Responder {
             return self.refuse_any(qp, WcStatus::RemInvReqErr, Nak::InvalidRequest);
         }
         if write && ending.imm.is_none() {
+            self.stats.done(request.op, current.placed as u32);
             if self.counters.is_some() {
                 self.count_remote(request.op, WcStatus::Success, current.placed);
             }
@@ -315,6 +330,7 @@ impl Responder {
             self.take_open(qp)?;
         }
         let placed = self.current.as_ref().map_or(0, |c| c.placed);
+        let payload = if qp.kind == QpType::Ud { placed as u32 - GRH_BYTES as u32 } else { placed as u32 };
         if write && self.counters.is_some() {
             self.count_remote(request.op, WcStatus::Success, placed);
         }
@@ -337,6 +353,7 @@ impl Responder {
             cqe.slid = if own != 0 && ending.slid != 0 { ending.slid } else { own };
             cqe.sl = if own == 0 { self.packet_type } else { ending.sl };
         }
+        self.stats.done(request.op, payload);
         self.complete(qp, cqe, ending.solicited)
     }
 
@@ -375,6 +392,7 @@ impl Responder {
         if n > 0 && self.named(qp, request, n, need).is_err() {
             return self.refuse_request(qp, request, Nak::RemoteAccess);
         }
+        self.stats.done(request.op, n as u32);
         if self.counters.is_some() {
             self.count_remote(request.op, WcStatus::Success, n);
         }
@@ -431,7 +449,10 @@ impl Responder {
             Err(_) => None,
         };
         match result {
-            Some(before) => Ok(before),
+            Some(before) => {
+                self.stats.done(request.op, 8);
+                Ok(before)
+            }
             None => self.refuse_request(qp, request, Nak::RemoteAccess),
         }
     }

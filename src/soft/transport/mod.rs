@@ -15,6 +15,7 @@ mod timing;
 pub mod unreliable;
 mod window;
 
+use super::stats::Event;
 use super::types::{Key, Psn, Qpn, WcStatus, WrOpcode};
 use super::wire::Transport;
 
@@ -72,6 +73,8 @@ pub trait SendSide {
     fn complete(&mut self, n: u64);
     /// Request `n` has failed, all before it are done; the rest is flushed.
     fn fail(&mut self, n: u64, status: WcStatus);
+    /// Something to be counted has happened.
+    fn count(&mut self, what: Event);
 }
 
 /// Why a responder refuses a request.
@@ -143,6 +146,8 @@ pub trait ReceiveSide {
     fn flush(&mut self, arrival: &Arrival) -> Result<(), Refusal>;
     /// The packet breaks the protocol: the QP goes to ERR.
     fn violated(&mut self);
+    /// Something to be counted has happened.
+    fn count(&mut self, what: Event);
 }
 
 /// One direction of a connection, fixed when the QP is connected.

@@ -24,6 +24,11 @@ impl Outbox {
         self.ends.len()
     }
 
+    /// Bytes of all datagrams.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()

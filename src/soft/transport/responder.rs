@@ -2,6 +2,7 @@
 use super::replies::{Replies, Reply};
 use super::segment::packets;
 use super::{Arrival, End, Outbox, ReceiveSide, Refusal, Settings};
+use crate::soft::stats::Event;
 use crate::soft::types::{MAX_MESSAGE, Psn, WrOpcode};
 use crate::soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Syndrome};
 
@@ -99,17 +100,24 @@ impl Responder {
                 self.nak_sent = false;
                 let before = self.expected;
                 if let Err(refusal) = self.in_order(packet, payload, side) {
+                    if refusal == Refusal::NotReady {
+                        side.count(Event::RnrNakSent);
+                    }
                     self.refuse(psn, refusal);
                 } else if packet.bth.ack_req && self.expected != before {
                     self.acknowledge(packet.bth.opcode.operation);
                 }
             }
             1.. if !self.nak_sent => {
+                side.count(Event::OutOfSequence);
                 self.nak_sent = true;
                 self.nak(self.expected, Syndrome::Nak(NakCode::PsnSequence));
             }
-            1.. => {}
-            _ => self.repeated(packet),
+            1.. => side.count(Event::OutOfSequence),
+            _ => {
+                side.count(Event::Duplicate);
+                self.repeated(packet);
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! UC: the same packets without answers. A message that misses a packet is dropped as a whole.
 use super::responder::push_arrival;
 use super::segment::{self, packets, payload, pushes};
-use super::{End, Outbox, ReceiveSide, SendSide, Settings};
+use super::{End, Outbox, ReceiveSide, Refusal, SendSide, Settings};
+use crate::soft::stats::Event;
 use crate::soft::types::{Psn, WcStatus};
 use crate::soft::wire::Packet;
 
@@ -95,12 +96,16 @@ impl Receiver {
         let operation = packet.bth.opcode.operation;
         let in_order = packet.bth.psn == self.expected;
         self.expected = packet.bth.psn.plus(1);
+        if !in_order {
+            side.count(Event::OutOfSequence);
+        }
         if self.open.is_some() && (!in_order || operation.starts()) {
             self.open = None;
             side.abandon();
         }
         if operation.starts() {
-            if side.begin(&push_arrival(packet, payload.len())).is_err() {
+            if let Err(refusal) = side.begin(&push_arrival(packet, payload.len())) {
+                side.count(if refusal == Refusal::NotReady { Event::NoReceive } else { Event::Dropped });
                 return;
             }
             self.open = Some(operation.is_send());

@@ -39,6 +39,7 @@ impl Provider for Soft {
             Errno::ENODEV
         })?;
         let node = node::node()?;
+        node.stats.name_device(device.index, &device.name);
         let events = Arc::new(AsyncQueue::new()?);
         // A descriptor for the same queue that `ibv_close_device` may close.
         let async_fd = fd::duplicate(events.fd())?;
@@ -222,7 +223,12 @@ unsafe extern "C" fn query_port(c: *mut ibv_context, port: u8, attr: *mut ibv_po
     // SAFETY: the library passes a live context and room for the whole struct.
     unsafe {
         let gids = gids(c);
-        attr.write(device::port_attr(gids));
+        let mut a = device::port_attr(gids);
+        let context = context(c);
+        if context.node.is_ours() {
+            (a.bad_pkey_cntr, a.qkey_viol_cntr) = context.node.stats.violations(context.device.index);
+        }
+        attr.write(a);
     }
     0
 }

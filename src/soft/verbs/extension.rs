@@ -10,12 +10,13 @@ use crate::soft::link::Path;
 use crate::soft::link::faults::chance::Counts;
 use crate::soft::link::faults::{self, Spec};
 use crate::soft::qp::Qp;
+use crate::soft::stats::Values;
 use crate::sys::errno::Errno;
 use crate::sys::log::explain;
 
 /// For every context of urxe.
 pub static EXTENSION: Extension =
-    Extension { qp_path, set_faults, set_qp_faults, read_faults, read_qp_faults };
+    Extension { qp_path, set_faults, set_qp_faults, read_faults, read_qp_faults, port_counters, qp_counters };
 
 /// A QP, unless it belongs to the process that this one was forked from.
 ///
@@ -95,4 +96,22 @@ fn told(counts: &Counts) -> anyverbs_fault_counts {
         rnr: now(&counts.rnr),
         killed: now(&counts.killed),
     }
+}
+
+unsafe fn port_counters(c: *mut ibv_context, port: u32) -> Result<Values, Errno> {
+    if port != 1 {
+        explain(format_args!("anyverbs_query_port_counters port_num={port}: expected 1, the only port"));
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the library passes a live context of urxe.
+    let context = unsafe { own(c) }?;
+    context.node.all_qps().iter().for_each(|qp| qp.absorb());
+    Ok(context.node.stats.port(context.device.index))
+}
+
+unsafe fn qp_counters(c: *mut ibv_qp) -> Result<Values, Errno> {
+    // SAFETY: the library passes a live QP of urxe.
+    let qp = unsafe { qp(c) }?;
+    qp.absorb();
+    Ok(qp.record.values())
 }

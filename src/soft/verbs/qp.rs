@@ -136,6 +136,7 @@ unsafe fn make(c: *mut ibv_context, init: &mut ibv_qp_init_attr_ex) -> Result<*m
         let pd_id = pd.as_ref().map_or(PdId(0), |pd| pd.id());
         let domain = (!xrcd.is_null()).then(|| (*xrcd).domain);
         let qp = Qp::new(num, kind, pd_id, context.node, domain, context.events.clone(), sq, rq);
+        qp.record.set_device(context.device.index);
         qp.blocks_self.store(flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0, Ordering::Relaxed);
         hold(&[send_cq.as_ref(), recv_cq.as_ref()], 1);
         if let Some(srq) = &srq {

@@ -35,6 +35,7 @@ mod pyverbs;
 mod qperf;
 pub mod sid;
 mod simulation;
+mod stats;
 mod tools;
 mod trace;
 mod ucx;
@@ -65,6 +66,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         congestion::TRIALS,
         faults::TRIALS,
         trace::TRIALS,
+        stats::TRIALS,
         wire_format::TRIALS,
         wire_bench::TRIALS,
         behaviour::TRIALS,

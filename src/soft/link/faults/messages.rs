@@ -32,8 +32,9 @@ pub enum Turn {
     Twice,
     /// Its message does not arrive, and nobody asks for it again.
     Lost,
-    /// Nothing happens before this time (nanoseconds). `timeout`: the responder was silent for a local ACK timeout.
-    Waits { until: u64, timeout: bool },
+    /// Nothing happens before this time (nanoseconds). `lost`: the message has not arrived and goes again; `timeout`: the
+    /// responder was silent for a local ACK timeout.
+    Waits { until: u64, timeout: bool, lost: bool },
     /// It ends the queue pair.
     Kills,
 }
@@ -80,7 +81,7 @@ impl Sending {
         }
         let due = self.due(at);
         if now < due {
-            return Turn::Waits { until: due, timeout: false };
+            return Turn::Waits { until: due, timeout: false, lost: false };
         }
         let fate = self.chance.next_fate();
         let tally = &self.chance.tally;
@@ -118,7 +119,7 @@ impl Sending {
             self.timeout = Some(end(now));
         }
         let until = self.timeout.unwrap_or(u64::MAX).min(now + RESEND);
-        Turn::Waits { until, timeout }
+        Turn::Waits { until, timeout, lost: true }
     }
 
     /// When request `at` may go.
@@ -154,11 +155,11 @@ mod tests {
         let mut s = sending("delay=5ms", 0);
         s.note_posted(2, 10 * MS);
         s.note_posted(3, 12 * MS);
-        assert_eq!(s.turn(0, 11 * MS, Some(0)), Turn::Waits { until: 15 * MS, timeout: false });
+        assert_eq!(s.turn(0, 11 * MS, Some(0)), Turn::Waits { until: 15 * MS, timeout: false, lost: false });
         assert!(s.is_waiting(15 * MS) && !s.is_waiting(16 * MS));
         assert_eq!([0, 1].map(|at| s.turn(at, 15 * MS, Some(0))), [Turn::Goes; 2]);
         assert!(!s.is_waiting(15 * MS) && !s.is_waiting(0));
-        assert_eq!(s.turn(2, 15 * MS, None), Turn::Waits { until: 17 * MS, timeout: false });
+        assert_eq!(s.turn(2, 15 * MS, None), Turn::Waits { until: 17 * MS, timeout: false, lost: false });
         assert_eq!(s.turn(2, 18 * MS, None), Turn::Goes);
         assert!(s.posted.len() <= 1);
     }
@@ -168,7 +169,7 @@ mod tests {
         let mut s = sending("loss=100%", 0);
         let (mut now, mut timeouts) = (0, Vec::new());
         for _ in 0..21 {
-            let Turn::Waits { until, timeout } = s.turn(0, now, Some(5 * MS)) else { panic!("it goes") };
+            let Turn::Waits { until, timeout, .. } = s.turn(0, now, Some(5 * MS)) else { panic!("it goes") };
             assert!(until > now && until <= now + RESEND);
             if timeout {
                 timeouts.push(now);

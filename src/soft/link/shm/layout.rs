@@ -3,11 +3,12 @@
 use crate::soft::mem::MrEntry;
 use crate::soft::types::{Access, QpState, QpType, Qpn};
 use crate::sys::map::Mapping;
+use anyverbs_counters::{file::direct_offset, raw::DIRECT};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Changes with any incompatible change of a layout, of the ring, or of the message kinds in it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// "anyverbs" as bytes.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"anyverbs");
@@ -26,10 +27,16 @@ const HAZARD_OFFSET: usize = 4096;
 const MR_OFFSET: usize = HAZARD_OFFSET + HAZARDS * 64;
 const QP_OFFSET: usize = MR_OFFSET + MRS * 64;
 
+/// Where the counts of direct accesses begin in the publication, one entry a QP in the order of the QP table.
+pub const DIRECT_OFFSET: usize = QP_OFFSET + SLOTS * QPS_PER_SLOT * 64;
+
 /// Bytes of the presence page.
 pub const PRESENCE_BYTES: usize = 4096;
 /// Bytes of the publication.
-pub const PUBLICATION_BYTES: usize = QP_OFFSET + SLOTS * QPS_PER_SLOT * 64;
+pub const PUBLICATION_BYTES: usize = DIRECT_OFFSET + SLOTS * QPS_PER_SLOT * size_of::<Counts>();
+
+/// What a queue pair has done to its peer's memory without the peer's help; see `soft::stats`.
+pub type Counts = [AtomicU64; DIRECT];
 
 /// What both files begin with.
 #[repr(C, align(64))]
@@ -188,6 +195,12 @@ pub fn qp(publication: &Mapping, ordinal: usize, index: u16) -> Option<&QpEntry>
     (ordinal < SLOTS && usize::from(index) < QPS_PER_SLOT).then(|| at(publication, QP_OFFSET + number * 64))
 }
 
+/// What a queue pair has done to its peer's memory without the peer's help.
+pub fn direct(publication: &Mapping, ordinal: usize, index: u16) -> Option<&Counts> {
+    let offset = DIRECT_OFFSET + direct_offset(ordinal, usize::from(index));
+    (ordinal < SLOTS && usize::from(index) < QPS_PER_SLOT).then(|| at(publication, offset))
+}
+
 /// The first of the memory table's entries.
 pub fn mrs(publication: &Mapping) -> NonNull<MrEntry> {
     NonNull::from(at::<MrEntry>(publication, MR_OFFSET))
@@ -236,6 +249,7 @@ fn at<T>(map: &Mapping, offset: usize) -> &T {
 }
 
 const _: () = assert!(size_of::<Presence>() <= PRESENCE_BYTES && size_of::<Stamp>() == 64);
+const _: () = assert!(SLOTS == anyverbs_counters::file::SLOTS && size_of::<Counts>() == 64);
 const _: () = assert!(size_of::<Hazard>() == 64 && size_of::<QpEntry>() == 64 && size_of::<MrEntry>() == 64);
 
 #[cfg(test)]

@@ -111,6 +111,16 @@ impl Own {
         fence(Ordering::SeqCst);
     }
 
+    /// Where a queue pair counts what it does to its peer's memory; written under its send half's lock.
+    pub fn direct_counts(&self, qpn: Qpn) -> Option<&layout::Counts> {
+        layout::direct(&self.publication, self.ordinal(qpn)?, qpn.index())
+    }
+
+    /// The slots that it holds, in the order of the tables.
+    pub fn slots(&self) -> Vec<u16> {
+        self.slots.lock().clone()
+    }
+
     /// The memory table's entries, [`MR_CAPACITY`] of them, free at first; valid as long as `self` (`MemTable::over`).
     pub fn mr_area(&self) -> NonNull<MrEntry> {
         layout::mrs(&self.publication)
@@ -139,8 +149,11 @@ impl Own {
     }
 
     fn qp(&self, qpn: Qpn) -> Option<&QpEntry> {
-        let ordinal = self.slots.lock().iter().position(|&s| s == qpn.slot())?;
-        layout::qp(&self.publication, ordinal, qpn.index())
+        layout::qp(&self.publication, self.ordinal(qpn)?, qpn.index())
+    }
+
+    fn ordinal(&self, qpn: Qpn) -> Option<usize> {
+        self.slots.lock().iter().position(|&s| s == qpn.slot())
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a peer shows of itself, mapped read-only. It may lie and change its mind: values are copied, then judged.
 use super::layout::{self, QpView, What};
 use crate::soft::mem::Region;
+use crate::soft::stats::Direct;
 use crate::soft::types::Qpn;
 use crate::sys::{errno::Errno, map::Mapping, memfd};
 use std::os::fd::BorrowedFd;
@@ -62,6 +63,13 @@ impl Remote {
     pub fn qp(&self, qpn: Qpn) -> Option<QpView> {
         let ordinal = layout::presence(&self.presence).ordinal_of(qpn.slot())?;
         layout::qp(self.publication.as_ref()?, ordinal, qpn.index())?.snapshot()
+    }
+
+    /// What one of its queue pairs has done to its peer's memory without the peer's help, over all its life.
+    pub fn direct_counts(&self, qpn: Qpn) -> Option<Direct> {
+        let ordinal = layout::presence(&self.presence).ordinal_of(qpn.slot())?;
+        let counts = layout::direct(self.publication.as_ref()?, ordinal, qpn.index())?;
+        Some(std::array::from_fn(|i| counts[i].load(Ordering::Relaxed)))
     }
 
     /// One of its memory regions.

@@ -8,6 +8,7 @@ use crate::soft::qp::Qp;
 use crate::soft::qp::attr::Attributes;
 use crate::soft::qp::requester::Requester as SendHalf;
 use crate::soft::qp::responder::Responder as ReceiveHalf;
+use crate::soft::stats::Event;
 use crate::soft::transport::requester::{Patience, Requester};
 use crate::soft::transport::responder::Responder;
 use crate::soft::transport::unreliable::{Receiver, Sender};
@@ -183,6 +184,7 @@ impl Flow {
                         s.transmit(&mut side, out, burst)
                     }
                 };
+                side.sq.stats.sent(out.len(), out.bytes());
                 if !out.is_empty() {
                     self.pay_along(qp, now, out);
                 }
@@ -221,11 +223,15 @@ impl Flow {
 
     /// A packet of the peer has met congestion on its way: the peer is told, as often as NICs do.
     pub(super) fn notify(&self, qp: &Qp) {
+        let rq = qp.rq.lock();
+        rq.stats.event(Event::EcnMarked, 1);
         let (now, last) = (clock::now_ns(), self.notified.load(Ordering::Relaxed));
         if now.saturating_sub(last) >= NOTIFY_EVERY {
             self.notified.store(now, Ordering::Relaxed);
             port::with_outbox(|out| {
                 out.push_bytes(&cnp::emit(self.connection.remote_qpn));
+                rq.stats.event(Event::CnpSent, 1);
+                rq.stats.sent(out.len(), out.bytes());
                 qp.node.udp.send(qp.node, &self.path, out, self.joins(), None);
             });
         }
@@ -233,7 +239,9 @@ impl Flow {
 
     /// A CNP: our packets have met congestion. Called with no lock held.
     pub(super) fn slow_down(&self, qp: &Qp) {
-        let _sq = qp.sq.lock();
+        let sq = qp.sq.lock();
+        sq.stats.event(Event::CnpReceived, 1);
+        sq.stats.received(1, cnp::LEN);
         if let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock() {
             r.congested(clock::now_ns());
         }
@@ -242,12 +250,14 @@ impl Flow {
     /// Takes a packet that came from the peer for `qp` at `now`. Called with no lock held; `answer` follows once the batch is
     /// through, or later.
     pub(super) fn receive(&self, qp: &Qp, now: u64, packet: &Packet, payload: &[u8]) -> Due {
-        let opcode = packet.bth.opcode;
+        let (opcode, bytes) = (packet.bth.opcode, packet.datagram_len(payload.len()));
         if opcode.transport != self.connection.transport {
+            count_dropped(qp, bytes);
             return Due::Never;
         }
         if opcode.operation.is_response() {
             let mut sq = qp.sq.lock();
+            sq.stats.received(1, bytes);
             if matches!(qp.state(), QpState::Rts | QpState::Sqd)
                 && let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock()
             {
@@ -256,6 +266,7 @@ impl Flow {
             return Due::Never;
         }
         let mut rq = qp.rq.lock();
+        rq.stats.received(1, bytes);
         let listens = rq.listens(qp);
         match &mut *self.receiving.lock() {
             // A refusal that moved the QP to ERR may have been lost.
@@ -278,7 +289,10 @@ impl Flow {
                 r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
                 Due::Never
             }
-            _ => Due::Never,
+            _ => {
+                rq.stats.event(Event::Dropped, 1);
+                Due::Never
+            }
         }
     }
 
@@ -321,7 +335,9 @@ impl Flow {
         if let Receiving::Reliable(r, _) = &mut *receiving
             && r.owes_acknowledgement()
         {
+            let (packets, bytes) = (out.len(), out.bytes());
             r.transmit(&mut Receives { qp, rq: &mut rq }, out, 1);
+            rq.stats.sent(out.len() - packets, out.bytes() - bytes);
         }
         self.paid(now);
     }
@@ -388,6 +404,7 @@ impl Flow {
             let burst = self.connection.burst();
             for _ in 0..ANSWERS / burst {
                 more = r.transmit(&mut Receives { qp, rq }, out, burst);
+                rq.stats.sent(out.len(), out.bytes());
                 let chance = rq.faults.as_mut().map(|faults| &mut faults.chance);
                 qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
                 if !more {
@@ -440,6 +457,14 @@ impl Connection {
         }
         Sending::Reliable(Requester::new(to, patience(sq), first), (0, 0))
     }
+}
+
+/// A packet for `qp` that is not for its connection.
+#[cold]
+pub(super) fn count_dropped(qp: &Qp, bytes: usize) {
+    let rq = qp.rq.lock();
+    rq.stats.received(1, bytes);
+    rq.stats.event(Event::Dropped, 1);
 }
 
 fn patience(sq: &SendHalf) -> Patience {

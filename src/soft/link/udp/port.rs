@@ -19,6 +19,7 @@ use crate::soft::qp::Qp;
 use crate::soft::qp::attr::Attributes;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request};
+use crate::soft::stats::Event;
 use crate::soft::transport::Outbox;
 use crate::soft::types::{Gid, Key, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use crate::soft::wire::{
@@ -454,6 +455,7 @@ impl Port {
                 node.trace.received(&received);
             }
             let Ok(to) = BthView::new_checked(received.datagram).map(|view| view.dest_qpn()) else {
+                count_lost(node, &received, Event::Malformed);
                 continue;
             };
             if received.ip.dst.is_multicast() || to == Qpn::MULTICAST {
@@ -467,7 +469,7 @@ impl Port {
                     self.share.put(to.slot(), &received);
                     passed = true;
                 }
-                None => {}
+                None => count_lost(node, &received, Event::Dropped),
             }
         }
         for Touched { qp, flow, due, answered } in &touched {
@@ -486,21 +488,30 @@ impl Port {
     }
 
     fn take(&self, now: u64, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Vec<Touched>) {
+        let lost = |why| {
+            let rq = qp.rq.lock();
+            rq.stats.received(1, received.datagram.len());
+            rq.stats.event(why, 1);
+        };
         if icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad {
-            return;
+            return lost(Event::BadIcrc);
         }
         if cnp::is_cnp(received.datagram) {
             let flow = self.flow(qp);
-            return flow.filter(|f| received.ip.src == f.path().dst).map_or((), |f| f.slow_down(qp));
+            let flow = flow.filter(|f| received.ip.src == f.path().dst);
+            return flow.map_or_else(|| lost(Event::Dropped), |f| f.slow_down(qp));
         }
-        let Some((packet, payload)) = parse(received) else { return };
+        let (packet, payload) = match parse(received) {
+            Ok(parsed) => parsed,
+            Err(why) => return lost(why),
+        };
         if let Some(deth) = packet.deth {
             return take_datagram(qp, received, &packet, deth, payload);
         }
         let i = match touched.iter().position(|t| t.qp.num == qp.num) {
             Some(i) => i,
             None => {
-                let Some(flow) = self.flow(qp) else { return };
+                let Some(flow) = self.flow(qp) else { return lost(Event::Dropped) };
                 touched.push(Touched { qp: qp.clone(), flow, due: Due::Never, answered: false });
                 touched.len() - 1
             }
@@ -513,6 +524,8 @@ impl Port {
             }
             *answered |= packet.bth.opcode.operation.is_response();
             *due = due.and(flow.receive(qp, now, &packet, payload));
+        } else {
+            lost(Event::Dropped);
         }
     }
 
@@ -539,10 +552,13 @@ fn look_out(node: &'static Node) {
     }
 }
 
-/// The headers and the payload of a packet of our partition.
-fn parse<'a>(received: &Received<'a>) -> Option<(Packet, &'a [u8])> {
-    let (packet, payload) = Packet::parse(received.datagram).ok()?;
-    (packet.bth.pkey | FULL_MEMBER == DEFAULT_PKEY).then(|| (packet, &received.datagram[payload]))
+/// The headers and the payload of a packet of our partition, or what is wrong with it.
+fn parse<'a>(received: &Received<'a>) -> Result<(Packet, &'a [u8]), Event> {
+    let (packet, payload) = Packet::parse(received.datagram).map_err(|_| Event::Malformed)?;
+    if packet.bth.pkey | FULL_MEMBER != DEFAULT_PKEY {
+        return Err(Event::BadPkey);
+    }
+    Ok((packet, &received.datagram[payload]))
 }
 
 /// Sends UD request `at`, which goes to a group, to other hosts.
@@ -556,6 +572,14 @@ pub fn send_to_group(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<()
         return Ok(());
     }
     send_datagram(qp, sq, at, ah)
+}
+
+/// Counts a packet that is for none of our QPs.
+#[cold]
+fn count_lost(node: &Node, received: &Received<'_>, why: Event) {
+    node.stats.port_event(Event::RcvPackets, 1);
+    node.stats.port_event(Event::RcvWords, received.datagram.len() as u64 / 4);
+    node.stats.port_event(why, 1);
 }
 
 /// Sends UD request `at` to another host. A datagram that cannot go is lost.
@@ -591,25 +615,28 @@ pub fn datagram_packet(qp: &Qp, sq: &Requester, at: u64) -> Packet {
 fn take_for_group(node: &Node, received: &Received<'_>) {
     let group = Gid::from_ip(received.ip.dst);
     // What came from this host came through memory.
-    if !group.is_multicast()
-        || icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad
-        || node.is_this_host(Gid::from_ip(received.ip.src))
-    {
+    if node.is_this_host(Gid::from_ip(received.ip.src)) {
         return;
     }
-    let Some((packet, payload)) = parse(received) else { return };
+    if !group.is_multicast() {
+        return count_lost(node, received, Event::Dropped);
+    }
+    if icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad {
+        return count_lost(node, received, Event::BadIcrc);
+    }
+    let (packet, payload) = match parse(received) {
+        Ok(parsed) => parsed,
+        Err(why) => return count_lost(node, received, why),
+    };
     let Some(deth) = packet.deth.filter(|_| packet.bth.dest_qpn == Qpn::MULTICAST) else { return };
     for qp in node.groups.members(group) {
+        qp.rq.lock().stats.event(Event::McastRcv, 1);
         take_datagram(&qp, received, &packet, deth, payload);
     }
 }
 
 /// A datagram for a UD QP; one that it does not want leaves no trace.
 fn take_datagram(qp: &Qp, received: &Received<'_>, packet: &Packet, deth: Deth, payload: &[u8]) {
-    let mut rq = qp.rq.lock();
-    if qp.kind != QpType::Ud || !rq.listens(qp) || payload.len() > Qp::MAX_DATAGRAM as usize {
-        return;
-    }
     let request = Request {
         op: if packet.imm.is_some() { WrOpcode::SendImm } else { WrOpcode::Send },
         total: Some(payload.len() as u32),
@@ -620,6 +647,10 @@ fn take_datagram(qp: &Qp, received: &Received<'_>, packet: &Packet, deth: Deth, 
         srqn: 0,
         src_qpn: Qpn(deth.src_qpn.0),
     };
+    let mut rq = qp.rq.lock();
+    if qp.kind != QpType::Ud || !rq.listens(qp) || payload.len() > Qp::MAX_DATAGRAM as usize {
+        return rq.drop_datagram(&request, Event::Dropped);
+    }
     let grh = received.ip.grh(received.datagram.len(), received.traffic_class, received.hop_limit);
     if rq.begin_datagram(qp, request, deth.qkey, &grh) && rq.place(qp, Run::of(payload)).is_ok() {
         let ending = Ending {

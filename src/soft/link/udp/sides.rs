@@ -3,6 +3,7 @@ use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request, Responder};
 use crate::soft::qp::{Nak, Qp};
+use crate::soft::stats::Event;
 use crate::soft::transport::{Arrival, End, Op, ReceiveSide, Refusal, SendSide};
 use crate::soft::types::{EventType, Key, MAX_MESSAGE, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
@@ -63,6 +64,10 @@ impl SendSide for Sends<'_> {
         if self.sq.queue.tail == n {
             self.sq.doom(self.qp, n, status);
         }
+    }
+
+    fn count(&mut self, what: Event) {
+        self.sq.stats.event(what, 1);
     }
 }
 
@@ -170,6 +175,10 @@ impl ReceiveSide for Receives<'_> {
 
     fn violated(&mut self) {
         self.qp.fail_from_responder(self.rq, Some(EventType::QpReqErr));
+    }
+
+    fn count(&mut self, what: Event) {
+        self.rq.stats.event(what, 1);
     }
 }
 

@@ -44,6 +44,8 @@ impl Wire {
             if qp.kind == QpType::XrcSend && go_to_heir(&qp, &mut sq, to) {
                 continue;
             }
+            // Nobody else can read any more what the peer counted.
+            qp.shown.lock().absorb(&qp.record);
             sq.path = Path::Absent(to);
             if !qp.is_reliable() || node.wires.is_death_quiet {
                 let oldest = sq.queue.tail;

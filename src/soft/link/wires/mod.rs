@@ -31,6 +31,7 @@ use crate::soft::engine;
 use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
 use crate::soft::qp::{Qp, Shown};
+use crate::soft::stats::{Description, Direct, Record};
 use crate::soft::types::{Access, Key, Qpn};
 use crate::sys::annotate::RwLock;
 use crate::sys::clock;
@@ -333,7 +334,10 @@ impl Wires {
     pub fn publish_qp(&self, qp: &Qp) {
         let shown = qp.shown.lock();
         if !shown.withdrawn {
-            self.own.publish_qp(qp.num, &shown.view(qp));
+            let view = shown.view(qp);
+            // Before the view lets the peer in.
+            qp.record.describe(&shown.description(qp, &view), shown.direct_counts());
+            self.own.publish_qp(qp.num, &view);
         }
     }
 
@@ -345,6 +349,10 @@ impl Wires {
             self.own.withdraw_qp(qp.num);
         }
         self.wait_for_direct(qp);
+        let shown = qp.shown.lock();
+        shown.absorb(&qp.record);
+        let gone = Description { state: None, ..shown.description(qp, &QpView::default()) };
+        qp.record.describe(&gone, None);
     }
 
     /// Nothing keeps a QP that is being destroyed, and with it its application's descriptors.
@@ -520,6 +528,43 @@ impl Wire {
 }
 
 impl Shown {
+    /// What the peer's QP has done to our memory without our help, over all its life; none where that is not known.
+    fn direct_counts(&self) -> Option<Direct> {
+        match &self.path {
+            Path::Shm(wire, to) => wire.peer.remote()?.direct_counts(*to),
+            _ => None,
+        }
+    }
+
+    /// Takes that over into `record`.
+    pub fn absorb(&self, record: &Record) {
+        if let (Path::Shm(wire, to), Some(direct)) = (&self.path, self.direct_counts())
+            && let Some(nonce) = wire.peer.nonce()
+        {
+            record.absorb(nonce, *to, &direct);
+        }
+    }
+
+    fn description(&self, qp: &Qp, view: &QpView) -> Description {
+        let (path, peer_pid) = match &self.path {
+            Path::None => (0, 0),
+            Path::Local(_) => (1, std::process::id()),
+            Path::Shm(wire, _) => (2, wire.peer.cred().pid as u32),
+            Path::Absent(_) => (3, 0),
+            Path::Udp(_) => (4, 0),
+        };
+        Description {
+            state: view.state,
+            num: qp.num,
+            path,
+            peer_qpn: self.peer_qpn,
+            peer_nonce: view.peer_nonce,
+            peer_pid,
+            peer_gid: self.peer_gid,
+            mtu: self.mtu,
+        }
+    }
+
     /// What peers of this user must know for direct access.
     fn view(&self, qp: &Qp) -> QpView {
         let mut access = self.access;

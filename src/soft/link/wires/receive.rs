@@ -9,13 +9,14 @@ use super::message::{
 };
 use super::send::{self, Answer, answer};
 use super::{Wire, foreign};
-use crate::soft::link::shm::ring::{Consumer, Entry, Ext};
+use crate::soft::link::shm::ring::{Consumer, Entry, Ext, Header};
 use crate::soft::link::{self, pcap};
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::node::Node;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, GRH_BYTES, Request, Responder};
 use crate::soft::qp::{Nak, Qp};
+use crate::soft::stats::Event;
 use crate::soft::timers::rnr_delay_ns;
 use crate::soft::types::{Key, Psn, QpType, Qpn, WcStatus, WrOpcode};
 use crate::soft::wire::ip::destination;
@@ -176,6 +177,10 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
         answer(qp, rq, src);
     };
     if !matches || !rq.listens(qp) || rq.peer != src {
+        in_vain(qp, &rq, h);
+        if h.flags & LAST != 0 {
+            rq.stats.event(Event::Dropped, 1);
+        }
         // The last piece is answered: where the QP went away midway, the first one was accepted.
         if reliable && h.flags & LAST != 0 {
             if rq.peer == src && rq.outbox.waits_for(wire) {
@@ -187,6 +192,7 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
         return None;
     }
     if reliable && !is_next(&rq, psn, h.flags) && !rq.adopt(psn, h.flags & FIRST != 0) {
+        in_vain(qp, &rq, h);
         return out_of_order(&mut rq, psn, h.flags, &reply);
     }
     if h.flags & FIRST != 0 {
@@ -204,12 +210,26 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
         }
         Err(nak) if reliable => {
             rq.refused = true;
+            in_vain(qp, &rq, h);
+            if nak == Nak::Rnr {
+                rq.stats.event(Event::RnrNakSent, 1);
+            }
+            if nak != Nak::Silent {
+                rq.stats.refused();
+            }
             let timer = rq.min_rnr_timer;
             reply(&mut rq, Answer::Nak(psn, Refusal::Nak(nak, timer)));
         }
-        Err(_) => {}
+        Err(_) => in_vain(qp, &rq, h),
     }
     None
+}
+
+/// Counts a request that was not accepted, with its last piece.
+fn in_vain(qp: &Qp, rq: &Responder, h: &Header) {
+    if let Some(op) = WrOpcode::from_raw(h.kind.into()).filter(|_| h.flags & LAST != 0) {
+        rq.stats.received_in_vain(qp.kind, op, h.total);
+    }
 }
 
 /// Adds to what this round acknowledges.
@@ -237,6 +257,9 @@ fn out_of_order(
     reply: &dyn Fn(&mut Responder, Answer),
 ) -> Option<Psn> {
     let ahead = psn.since(rq.psn);
+    if flags & LAST != 0 {
+        rq.stats.event(if ahead < 0 { Event::Duplicate } else { Event::OutOfSequence }, 1);
+    }
     if ahead < 0 && flags & LAST != 0 {
         return Some(rq.psn.plus(0xff_ffff));
     }
@@ -335,16 +358,6 @@ fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
     {
         return;
     }
-    let mut rq = qp.rq.lock();
-    if !rq.listens(qp) {
-        return;
-    }
-    let mut grh = [0u8; GRH_BYTES];
-    // SAFETY: the entry holds GRH and payload, checked just above; the ring may be read until the release.
-    let (head, payload) = unsafe { Run::new(entry.payload.as_ptr(), entry.len) }.split(GRH_BYTES);
-    if RunMut::of(&mut grh).fill(head).is_err() {
-        return;
-    }
     let request = Request {
         op,
         total: Some(h.total),
@@ -355,6 +368,19 @@ fn datagram(qp: &Qp, src: Qpn, entry: &Entry) {
         srqn: 0,
         src_qpn: src,
     };
+    let mut rq = qp.rq.lock();
+    if h.dst_qpn == Qpn::MULTICAST.0 {
+        rq.stats.event(Event::McastRcv, 1);
+    }
+    if !rq.listens(qp) {
+        return rq.drop_datagram(&request, Event::Dropped);
+    }
+    let mut grh = [0u8; GRH_BYTES];
+    // SAFETY: the entry holds GRH and payload, checked just above; the ring may be read until the release.
+    let (head, payload) = unsafe { Run::new(entry.payload.as_ptr(), entry.len) }.split(GRH_BYTES);
+    if RunMut::of(&mut grh).fill(head).is_err() {
+        return;
+    }
     if rq.begin_datagram(qp, request, qkey, &grh) && rq.place(qp, payload).is_ok() {
         let imm = (op == WrOpcode::SendImm).then_some(h.imm);
         // Nobody hears of a datagram that is lost at the receiver.
@@ -444,6 +470,12 @@ fn read_data(qp: &Qp, sq: &mut Requester, psn: Psn, entry: &Entry) {
 
 fn refused(qp: &Qp, sq: &mut Requester, psn: Psn, imm: u32) {
     let (Some(why), Some(at)) = (Refusal::decode(imm), sq.find(psn)) else { return };
+    match why {
+        // Counted where it waits.
+        Refusal::Nak(Nak::Rnr, _) | Refusal::Gone => {}
+        Refusal::Nak(Nak::Silent, _) => _ = sq.sent_in_vain(qp, at),
+        Refusal::Nak(..) => _ = sq.was_refused(qp, at),
+    }
     if why != Refusal::Gone {
         // What came before the refused request was accepted.
         sq.acked(qp, psn.plus(0xff_ffff));

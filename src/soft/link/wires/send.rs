@@ -19,6 +19,7 @@ use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{GRH_BYTES, Responder};
 use crate::soft::qp::sendq::Wqe;
+use crate::soft::stats;
 use crate::soft::types::{Key, Psn, QpType, Qpn, SendFlags, WcStatus, WrOpcode};
 use crate::sys::process_vm::{Iovec, Way};
 
@@ -47,6 +48,7 @@ pub fn pump<const ONE: bool>(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: 
         let put = || send::<ONE>(qp, sq, at, wire, to, &mut wrote);
         match wire.try_for_room(qp, put, |sent| matches!(sent, Ok(Sent::Stuck))) {
             Ok(Sent::Done) => {
+                count_direct(qp, sq, at);
                 sq.begun(at);
                 sq.complete_oldest_with(qp, WcStatus::Success);
             }
@@ -313,6 +315,14 @@ fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<
         unsafe { direct::access(own, &wire.peer, &what, pieces) == Direct::Done }
     })
     .map(|done| done == Some(true))
+}
+
+/// Counts what was done to the peer's memory, where the peer reads it.
+fn count_direct(qp: &Qp, sq: &Requester, at: u64) {
+    if let Some(counts) = qp.node.wires.own().direct_counts(qp.num) {
+        let wqe = sq.queue.wqe(at);
+        stats::add_direct(counts, wqe.opcode, wqe.length, sq.stats.mtu());
+    }
 }
 
 /// Sends a datagram over `wire`; false when the ring is full: `qp` goes on when it has room.

@@ -19,7 +19,11 @@ impl Responder {
             Ok(span) => span.atomic_store(request.compare_add).is_ok(),
             Err(_) => false,
         };
-        if wrote { Ok(()) } else { self.refuse_request(qp, request, Nak::RemoteAccess) }
+        if !wrote {
+            return self.refuse_request(qp, request, Nak::RemoteAccess);
+        }
+        self.stats.done(request.op, 8);
+        Ok(())
     }
 
     /// Carries out a FLUSH of `compare_add` bytes; `swap` holds the placement types, and above 8 bits the selectivity.
@@ -45,7 +49,11 @@ impl Responder {
             Ok(span) => !flush.need.contains(Access::FLUSH_PERSISTENT) || span.persist(),
             Err(_) => false,
         };
-        if flushed { Ok(()) } else { self.refuse_request(qp, request, Nak::RemoteAccess) }
+        if !flushed {
+            return self.refuse_request(qp, request, Nak::RemoteAccess);
+        }
+        self.stats.done(request.op, 0);
+        Ok(())
     }
 
     /// Says how the receive request in hand completes, and why.

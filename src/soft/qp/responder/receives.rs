@@ -6,6 +6,7 @@ use crate::soft::cq::Cqe;
 use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::{Nak, Qp, reason};
 use crate::soft::srq::Srq;
+use crate::soft::stats::Event;
 use crate::soft::types::{EventType, QpType, WcOpcode, WcStatus};
 use crate::sys::log::explain;
 
@@ -101,6 +102,9 @@ impl Responder {
     }
 
     pub(super) fn push_for(&self, srq: Option<&Arc<Srq>>, cqe: Cqe, solicited: bool) -> bool {
+        if cqe.status != WcStatus::Success.raw() {
+            self.stats.receive_failed(cqe.status);
+        }
         if self.counters.is_some() {
             self.count_receive(cqe.status, cqe.byte_len);
         }
@@ -140,6 +144,9 @@ impl Responder {
         if let Some(current) = &self.current {
             self.count_remote(current.request.op, status, 0);
         }
+        if nak == Nak::RemoteAccess {
+            self.stats.event(Event::AccessRefused, 1);
+        }
         let cqe = Cqe::new(self.taken.wr_id, qp.num, WcOpcode::Recv, status);
         self.push(cqe, true);
         if let Some(current) = &mut self.current {
@@ -161,6 +168,9 @@ impl Responder {
             self.count_remote(current.request.op, nak.status(), 0);
         }
         self.current = None;
+        if nak == Nak::RemoteAccess {
+            self.stats.event(Event::AccessRefused, 1);
+        }
         if qp.is_reliable() {
             let event = if nak == Nak::RemoteAccess { EventType::QpAccessErr } else { EventType::QpReqErr };
             qp.fail_from_responder(self, Some(event));

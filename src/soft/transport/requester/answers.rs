@@ -1,5 +1,6 @@
 //! What comes back: acknowledgements, refusals, READ responses, atomic results.
 use super::{Requester, segment};
+use crate::soft::stats::Event;
 use crate::soft::transport::SendSide;
 use crate::soft::transport::segment::{pulls, pushes};
 use crate::soft::types::{WcStatus, WrOpcode};
@@ -24,7 +25,8 @@ impl Requester {
                 Syndrome::Ack => {
                     let lost = self.acknowledge(now, number + 1, side);
                     if lost {
-                        self.implied_loss(now);
+                        side.count(Event::ImpliedLoss);
+                        self.implied_loss(now, side);
                     }
                 }
                 Syndrome::Rnr(code) => self.not_ready(now, number, code, side),
@@ -68,23 +70,24 @@ impl Requester {
     }
 
     /// An answer shows that an earlier one, or its request, was lost.
-    fn implied_loss(&mut self, now: u64) {
+    fn implied_loss(&mut self, now: u64, side: &mut impl SendSide) {
         let una = self.una();
         if self.dead || self.lost_at == Some(una) {
             return;
         }
         self.lost_at = Some(una);
         self.window.narrow();
-        self.go_back(now, una);
+        self.go_back(now, una, side);
     }
 
     fn not_ready(&mut self, now: u64, number: u64, code: u8, side: &mut impl SendSide) {
+        side.count(Event::RnrNakReceived);
         self.acknowledge(now, number, side);
         if self.dead || self.timing.waits() {
             return;
         }
         if self.una() != number {
-            return self.implied_loss(now);
+            return self.implied_loss(now, side);
         }
         if self.patience.rnr_retry < 7 {
             if self.rnr_retries == 0 {
@@ -93,17 +96,20 @@ impl Requester {
             self.rnr_retries -= 1;
         }
         self.unready_at = Some(number);
-        self.go_back(now, number);
+        self.go_back(now, number, side);
         self.timing.wait_for_receiver(now + aeth::rnr_nanos(code));
     }
 
     fn refused(&mut self, now: u64, number: u64, code: NakCode, side: &mut impl SendSide) {
+        if code == NakCode::PsnSequence {
+            side.count(Event::SequenceNakReceived);
+        }
         self.acknowledge(now, number, side);
         if self.dead {
             return;
         }
         if self.una() != number {
-            return self.implied_loss(now);
+            return self.implied_loss(now, side);
         }
         let status = match code {
             // rxe refuses the packets behind an RNR NAK as well. They are sent again anyway, and nothing was lost.
@@ -112,7 +118,7 @@ impl Requester {
                 return;
             }
             // The same refusal again, of packets that have long been followed by others, finds `lost_at` here.
-            NakCode::PsnSequence => return self.implied_loss(now),
+            NakCode::PsnSequence => return self.implied_loss(now, side),
             NakCode::InvalidRequest => WcStatus::RemInvReqErr,
             NakCode::RemoteAccess => WcStatus::RemAccessErr,
             NakCode::RemoteOperational => WcStatus::RemOpErr,
@@ -133,7 +139,8 @@ impl Requester {
             return;
         }
         if number > expected {
-            return self.implied_loss(now);
+            side.count(Event::ImpliedLoss);
+            return self.implied_loss(now, side);
         }
         let Some(flight) = self.flights.front_mut().filter(|f| f.first == first && pulls(f.op.opcode)) else {
             return;

@@ -8,6 +8,7 @@ use super::segment::{self, packets, payload, pulls, pushes};
 use super::timing::{Expired, Timing};
 use super::window::Window;
 use super::{Op, Outbox, SendSide, Settings, WINDOW};
+use crate::soft::stats::Event;
 use crate::soft::types::{Psn, WcStatus, WrOpcode};
 use crate::soft::wire::Bth;
 use std::collections::VecDeque;
@@ -177,17 +178,21 @@ impl Requester {
         let expired = self.timing.expired(now);
         match expired {
             Some(Expired::Timeout) if self.retries == 0 => {
+                side.count(Event::Timeout);
                 self.fail_oldest(side, WcStatus::RetryExcErr);
                 return true;
             }
-            Some(Expired::Timeout) => self.retries -= 1,
+            Some(Expired::Timeout) => {
+                side.count(Event::Timeout);
+                self.retries -= 1;
+            }
             Some(Expired::Probe) => {}
             Some(Expired::Rnr) | None => return false,
         }
         // One packet first: its answer tells what else is missing.
         self.window.probe();
         self.lost_at = None;
-        self.go_back(now, self.una());
+        self.go_back(now, self.una(), side);
         expired == Some(Expired::Timeout)
     }
 
@@ -302,6 +307,9 @@ impl Requester {
         if asks && self.send >= self.sent {
             self.timing.time(self.send, now);
         }
+        if self.send < self.sent {
+            side.count(Event::Retransmitted);
+        }
         self.unasked = if asks { 0 } else { self.unasked + 1 };
         self.send += u64::from(takes);
         self.sent = self.sent.max(self.send);
@@ -318,7 +326,8 @@ impl Requester {
     }
 
     /// Sends from packet `to` on again.
-    fn go_back(&mut self, now: u64, to: u64) {
+    fn go_back(&mut self, now: u64, to: u64, side: &mut impl SendSide) {
+        side.count(Event::WentBack);
         self.send = to.max(self.una());
         self.unasked = 0;
         self.timing.again(now);

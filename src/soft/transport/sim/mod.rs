@@ -158,6 +158,7 @@ impl Net {
                     flushed: Vec::new(),
                     current: None,
                     failed: false,
+                    counts: Default::default(),
                 },
                 socket: VecDeque::new(),
                 naps_until: 0,

@@ -1,5 +1,6 @@
 //! What the two ends of a simulated connection drive: a send queue, and memory with receives.
 use super::{Arrival, End, Key, Op, RKEY, ReceiveSide, Refusal, SendSide, WcStatus, WrOpcode};
+use crate::soft::stats::Event;
 
 /// A send queue: requests with their payload, or the place for what they bring.
 #[derive(Default)]
@@ -8,6 +9,27 @@ pub struct Sends {
     pub done: Vec<(u64, WcStatus)>,
     pub begun: u64,
     pub bad_source: Option<u64>,
+    pub counts: Counts,
+}
+
+/// What happened, by [`Event`].
+#[derive(Clone, Copy, Debug)]
+pub struct Counts([u64; Event::CnpReceived as usize + 1]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self([0; Event::CnpReceived as usize + 1])
+    }
+}
+
+impl Counts {
+    pub fn of(&self, what: Event) -> u64 {
+        self.0[what as usize]
+    }
+
+    fn add(&mut self, what: Event) {
+        self.0[what as usize] += 1;
+    }
 }
 
 impl Sends {
@@ -57,6 +79,9 @@ impl SendSide for Sends {
         assert_eq!(self.done.len() as u64, n, "a failure follows all that went before");
         self.done.push((n, status));
     }
+    fn count(&mut self, what: Event) {
+        self.counts.add(what);
+    }
 }
 
 /// A receive half: memory that the peer reaches, and receives.
@@ -72,6 +97,7 @@ pub struct Receives {
     /// The message that is arriving, its bytes so far, whether it has taken a receive.
     pub(super) current: Option<(Arrival, Vec<u8>, bool)>,
     pub failed: bool,
+    pub counts: Counts,
 }
 
 impl Receives {
@@ -173,5 +199,8 @@ impl ReceiveSide for Receives {
     }
     fn violated(&mut self) {
         self.failed = true;
+    }
+    fn count(&mut self, what: Event) {
+        self.counts.add(what);
     }
 }

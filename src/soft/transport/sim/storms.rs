@@ -3,6 +3,8 @@
 //! errors only where the retries are truly exhausted.
 use super::super::LARGEST_WINDOW;
 use super::*;
+use crate::soft::stats::Event;
+use crate::soft::wire::{Operation, Syndrome};
 
 /// Where the peer's memory holds what: each WRITE and ATOMIC WRITE has a place of its own, below the counter.
 const PLACE: u64 = 16_384;
@@ -142,9 +144,37 @@ fn verify(net: &Net, own: usize, counter: u64, failed: bool) {
 /// The request packet has this number, or the READ that it asks for covers it.
 fn asks_for(packet: &Packet, psn: Psn, mtu: u32) -> bool {
     let operation = packet.bth.opcode.operation;
-    let is_read = operation == crate::soft::wire::Operation::ReadRequest;
+    let is_read = operation == Operation::ReadRequest;
     let numbers = packet.reth.filter(|_| is_read).map_or(1, |r| r.length.div_ceil(mtu).max(1));
     !operation.is_response() && (0..numbers as i32).contains(&psn.since(packet.bth.psn))
+}
+
+/// What an end has counted is what its packets show.
+fn verify_counts(net: &Net, own: usize, mtu: u32) {
+    let host = &net.hosts[own];
+    let (mut repeated, mut rnr, mut end) = (0, 0, None::<Psn>);
+    for (_, _, packet) in net.sent.iter().filter(|(_, from, _)| *from == own) {
+        let operation = packet.bth.opcode.operation;
+        if operation.is_response() {
+            rnr += u64::from(packet.aeth.is_some_and(|a| matches!(a.syndrome, Syndrome::Rnr(_))));
+            continue;
+        }
+        repeated += u64::from(end.is_some_and(|end| packet.bth.psn.since(end) < 0));
+        let takes = packet.reth.filter(|_| operation == Operation::ReadRequest);
+        let behind = packet.bth.psn.plus(takes.map_or(1, |r| r.length.div_ceil(mtu).max(1)));
+        end = Some(end.filter(|end| behind.since(*end) < 0).unwrap_or(behind));
+    }
+    let sends = &host.sends.counts;
+    assert_eq!(sends.of(Event::Retransmitted), repeated, "host {own} counts other packets as sent again");
+    assert!(repeated == 0 || sends.of(Event::WentBack) > 0);
+    assert!(host.receives.counts.of(Event::RnrNakSent) >= rnr, "host {own} sent {rnr} RNR NAKs");
+    let loses_nothing = net.faults.lose == 0 && net.faults.damage == 0 && net.faults.room == usize::MAX;
+    let in_order = net.faults.jitter == 0 && net.faults.repeat == 0 && net.faults.naps == 0;
+    let all_there = net.hosts.iter().all(|h| !h.gone) && rnr == 0;
+    if loses_nothing && in_order && all_there && repeated == 0 {
+        let receives = &net.hosts[1 - own].receives.counts;
+        assert_eq!(receives.of(Event::Duplicate) + receives.of(Event::OutOfSequence), 0, "host {}", 1 - own);
+    }
 }
 
 /// The least time without progress after which `patience` is exhausted.
@@ -213,6 +243,7 @@ fn storm(seed: u64) -> bool {
         if !net.hosts[own].gone {
             verify(&net, own, counters[own], failed[own]);
         }
+        verify_counts(&net, own, setup.mtu);
     }
     !failed.contains(&true)
 }
