@@ -14,6 +14,7 @@ mod checkers;
 mod conformance;
 mod congestion;
 mod faults;
+mod forged;
 mod fuzz;
 mod guest;
 mod hardware;
@@ -62,6 +63,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         checkers::TRIALS,
         port::TRIALS,
         wire::TRIALS,
+        forged::TRIALS,
         multicast::TRIALS,
         congestion::TRIALS,
         faults::TRIALS,

@@ -78,6 +78,10 @@ impl Net {
             .inside(&["ip", "netns", "exec", &self.names[host]])
             .with_env("ANYVERBS_SOFT", "1")
     }
+    /// One more address of a host's interface.
+    pub fn add_address(&self, host: usize, address: &str) -> Result<(), String> {
+        ip(&format!("-n {} addr add {address} dev veth0", self.names[host]))
+    }
     /// The MTU of every host's interface from now on.
     pub fn set_mtu(&self, mtu: u32) -> Result<(), String> {
         self.names.iter().try_for_each(|name| ip(&format!("-n {name} link set veth0 mtu {mtu}")))
