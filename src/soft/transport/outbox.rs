@@ -26,7 +26,7 @@ impl Outbox {
 
     /// Bytes of all datagrams.
     pub fn bytes(&self) -> usize {
-        self.bytes.len()
+        self.ends.last().copied().unwrap_or(0)
     }
 
     /// Nothing is in it.
