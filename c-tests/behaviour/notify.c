@@ -355,10 +355,14 @@ static void make_talker(struct ear *e)
         ZERO(recv_one(&e->s, i, 0, 64));
 }
 
+/* The way to the other process. */
+static int between_fd;
+
 static void partner(int fd)
 {
     struct ear e;
 
+    between_fd = fd;
     make_talker(&e);
     join_over(fd, &e.s);
     talk(&e, 0);
@@ -374,6 +378,7 @@ static void between_processes(void (*what)(struct ear *e, int first), int rounds
     talk = what;
     round_count = rounds;
     other = with_other(partner, &fd);
+    between_fd = fd;
     make_talker(&e);
     join_over(fd, &e.s);
     talk(&e, 1);
@@ -413,4 +418,74 @@ TEST(blocking_ping_pong_between_threads_never_hangs)
     ZERO(pthread_create(&thread, NULL, bounce_back, &b));
     bounce(&a, 1);
     ZERO(pthread_join(thread, NULL));
+}
+
+/* Behind so many channels one more is a set without the process's doorbells: another thread looks after it. */
+#define SPARE_CHANNELS 9
+
+static void bounce_late(struct ear *e, int first)
+{
+    struct ibv_comp_channel *spare[SPARE_CHANNELS];
+
+    ZERO(ibv_destroy_qp(e->s.qp));
+    ZERO(ibv_destroy_cq(e->s.cq));
+    ZERO(ibv_destroy_comp_channel(e->channel));
+    for (int i = 0; i < SPARE_CHANNELS; i++)
+        spare[i] = NEED(ibv_create_comp_channel(e->s.context));
+    e->channel = NEED(ibv_create_comp_channel(e->s.context));
+    e->s.cq = NEED(ibv_create_cq(e->s.context, 64, e, e->channel, 0));
+    e->s.qp = make_qp(&e->s, IBV_QPT_RC, NULL);
+    ZERO(to_init(e->s.qp));
+    for (unsigned i = 0; i < 4; i++)
+        ZERO(recv_one(&e->s, i, 0, 64));
+    join_over(between_fd, &e->s);
+    bounce(e, first);
+    for (int i = 0; i < SPARE_CHANNELS; i++)
+        ZERO(ibv_destroy_comp_channel(spare[i]));
+}
+
+TEST(blocking_ping_pong_over_a_late_channel_never_hangs)
+{
+    between_processes(bounce_late, 5000);
+}
+
+/* More channels than the kernel lets stand in sets within sets: each is a program's to wait for, alone or with others. */
+TEST(hundreds_of_channels_wait_in_sets_of_the_program)
+{
+    enum { CHANNELS = 300 };
+    struct ears e;
+    struct ibv_comp_channel *channels[CHANNELS];
+    struct ibv_cq *cqs[CHANNELS];
+    int inner = epoll_create1(EPOLL_CLOEXEC), outer = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN};
+
+    make(&e);
+    EXPECT(inner >= 0 && outer >= 0);
+    ZERO(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event));
+    for (int i = 0; i < CHANNELS; i++) {
+        channels[i] = NEED(ibv_create_comp_channel(e.a.s.context));
+        cqs[i] = NEED(ibv_create_cq(e.a.s.context, 4, NULL, channels[i], 0));
+        event.data.u32 = (uint32_t)i;
+        ZERO(epoll_ctl(inner, EPOLL_CTL_ADD, channels[i]->fd, &event));
+    }
+    for (int i = 0; i < CHANNELS; i += 23) {
+        struct ibv_cq *own = e.b.s.cq;
+
+        /* The QP that receives reports to the CQ of this channel. */
+        ZERO(ibv_destroy_qp(e.b.s.qp));
+        ZERO(ibv_destroy_qp(e.a.s.qp));
+        e.a.s.qp = make_qp(&e.a.s, IBV_QPT_RC, NULL);
+        e.b.s.cq = cqs[i];
+        e.b.s.qp = make_qp(&e.b.s, IBV_QPT_RC, NULL);
+        join(&e.a.s, &e.b.s);
+        ZERO(ibv_req_notify_cq(cqs[i], 0));
+        exchange(&e.a, &e.b, 0);
+        EXPECT_EQ(epoll_wait(outer, &event, 1, 10000), 1);
+        EXPECT_EQ(epoll_wait(inner, &event, 1, 10000), 1);
+        EXPECT_EQ(event.data.u32, (unsigned)i);
+        EXPECT(event_within(channels[i], 10000) == cqs[i]);
+        NEXT(cqs[i], 1, IBV_WC_SUCCESS);
+        NEXT(e.a.s.cq, 2, IBV_WC_SUCCESS);
+        e.b.s.cq = own;
+    }
 }

@@ -15,11 +15,20 @@ use crate::sys::fork;
 use crate::sys::lock::Lock;
 use crate::sys::signal;
 
-/// A completion channel. Its fd is an epoll fd over its own doorbell and those of all peers, so that the woken thread
-/// itself drives the engine and is woken once.
+/// How many channels have the process's doorbells in their sets. The kernel counts the ways from a descriptor through sets
+/// within sets, and where they are too many, nobody can add a channel to his own set any more (EINVAL).
+const DRIVING: usize = 8;
+
+/// How many there are.
+static DRIVERS: AtomicUsize = AtomicUsize::new(0);
+
+/// A completion channel. Its fd is an epoll fd over its own doorbell and, of the first few channels, those of all peers, so that
+/// the woken thread itself drives the engine and is woken once. For the others the progress thread drives.
 #[derive(Debug)]
 pub struct CompChannel {
     fd: Epoll,
+    /// It has the doorbells of all peers.
+    drives: bool,
     queue: Queue<usize>,
     /// CQs that were armed while they held completions.
     left_over: Lock<Vec<Weak<Cq>>>,
@@ -55,8 +64,15 @@ impl CompChannel {
         let queue = Queue::new()?;
         let fd = Epoll::new()?;
         fd.add(queue.bell.as_fd(), epoll::IN, 0)?;
-        engine::watch(&fd)?;
-        Ok(Self { fd, queue, left_over: Lock::default() })
+        let mut channel = Self { fd, drives: false, queue, left_over: Lock::default() };
+        let counted =
+            DRIVERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < DRIVING).then_some(n + 1));
+        if counted.is_ok() {
+            // From here on its drop counts it out.
+            channel.drives = true;
+            engine::watch(&channel.fd)?;
+        }
+        Ok(channel)
     }
 
     /// What the application polls.
@@ -77,7 +93,7 @@ impl CompChannel {
     /// the consumer's index when a CQ is armed behave so too.
     pub fn next_event(&self, look: Look, taken: impl Fn(&usize)) -> Result<Option<usize>, Errno> {
         self.queue.is_ours()?;
-        if look != Look::First {
+        if look != Look::First && self.drives {
             engine::end_wait();
         }
         loop {
@@ -97,7 +113,7 @@ impl CompChannel {
             if left_over.iter().filter_map(Weak::upgrade).filter(|cq| cq.raise_left_over()).count() > 0 {
                 continue;
             }
-            if engine::begin_wait(|| !self.queue.is_empty())? {
+            if !self.drives || engine::begin_wait(|| !self.queue.is_empty())? {
                 return Ok(None);
             }
         }
@@ -113,6 +129,14 @@ impl CompChannel {
     /// Drops queued events of the CQ at `address`, whose cookie is 0 by now.
     pub fn forget(&self, address: usize) {
         self.queue.forget(|| address, |event, gone| *event == gone);
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        if self.drives {
+            DRIVERS.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
