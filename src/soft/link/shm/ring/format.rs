@@ -89,7 +89,7 @@ pub struct Header {
 pub struct Entry {
     /// The header; a peer wrote it, so its fields may hold anything.
     pub header: Header,
-    /// First payload byte, valid for `len` bytes until [`Consumer::release`]. The peer may change them at any time.
+    /// First payload byte, valid for `len` bytes until `Consumer::release`. The peer may change them at any time.
     pub payload: NonNull<u8>,
     /// Payload bytes, at most [`MAX_PAYLOAD`].
     pub len: usize,
