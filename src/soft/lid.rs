@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn hosts_have_the_lids_that_the_text_gives_them() {
-        let lids = Lids::parse("1=192.0.2.1, 0x2a=fd00::2,").unwrap();
-        let [v4, v6] = ["192.0.2.1", "fd00::2"].map(|a| Gid::from_ip(a.parse().unwrap()));
+        let lids = Lids::parse("1=192.0.2.1, 0x2a=2001:db8::2,").unwrap();
+        let [v4, v6] = ["192.0.2.1", "2001:db8::2"].map(|a| Gid::from_ip(a.parse().unwrap()));
         assert_eq!((lids.host(1), lids.host(42), lids.host(2)), (Some(v4), Some(v6), None));
         assert_eq!((lids.of(v4), lids.of(v6)), (Some(1), Some(42)));
         assert_eq!(lids.own(), None);
