@@ -20,7 +20,7 @@ pub const TRIALS: &[Trial] = &[
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// A forked child forgets what the threads of its parent held: no leak of anybody's.
-const FORKS: [&str; 5] = ["forks", "children", "device_memory", "import", "open_qp_processes"];
+const FORKS: [&str; 6] = ["forks", "children", "device_memory", "import", "multicast", "open_qp_processes"];
 
 /// Programs of one process. What passes between threads by an atomic alone, as the wire to another process does, helgrind does not
 /// see: it would report each look at such a thing.
@@ -103,7 +103,7 @@ fn memcheck(ctx: &mut Ctx<'_>) {
     let skip: Vec<&str> =
         FORKS.iter().copied().chain(["shortage", "remote_errors", "pkg_config", "mistakes"]).collect();
     programs(ctx, &leaks, &["c_programs"], &[], &skip);
-    programs(ctx, &with(""), &["c_programs"], &["device_memory", "import", "open_qp_processes"], &[]);
+    programs(ctx, &with(""), &["c_programs"], &["device_memory", "import", "multicast", "open_qp_processes"], &[]);
     programs(ctx, &leaks, &["stress"], &["two_crowds"], &[]);
 }
 
