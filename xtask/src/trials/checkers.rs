@@ -103,7 +103,13 @@ fn memcheck(ctx: &mut Ctx<'_>) {
     let skip: Vec<&str> =
         FORKS.iter().copied().chain(["shortage", "remote_errors", "pkg_config", "mistakes"]).collect();
     programs(ctx, &leaks, &["c_programs"], &[], &skip);
-    programs(ctx, &with(""), &["c_programs"], &["device_memory", "import", "multicast", "open_qp_processes"], &[]);
+    programs(
+        ctx,
+        &with(""),
+        &["c_programs"],
+        &["device_memory", "import", "multicast", "open_qp_processes"],
+        &[],
+    );
     programs(ctx, &leaks, &["stress"], &["two_crowds"], &[]);
 }
 
