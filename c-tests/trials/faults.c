@@ -244,11 +244,12 @@ static void numbers(struct end *e)
 		}
 	if (p.server)
 		printf("\n");
+	/* Both may be threads of one process. */
+	tcp_sync(&p);
 	if (!p.server) {
 		struct anyverbs_fault_counts c = counts(&p);
 		printf("lost %llu, twice %llu\n", (unsigned long long)(c.lost + c.corrupted), (unsigned long long)c.duplicated);
 	}
-	tcp_sync(&p);
 	if (ah)
 		CHECK(!ibv_destroy_ah(ah));
 	free(p.buf);
