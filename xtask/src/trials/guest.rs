@@ -88,14 +88,17 @@ fn interop(ctx: &mut Ctx<'_>) {
         Ok(outcome) => outcome,
         Err(why) => return ctx.check("starting the guest", Err(why)),
     };
-    let mut seen = HashSet::new();
+    // Some rows stand there more than once.
+    let (mut seen, mut checks) = (HashSet::new(), 0);
     for line in outcome.out.lines() {
         if let Some(name) = line.strip_prefix("ok ") {
             seen.insert(name.to_string());
+            checks += 1;
             ctx.check(name, Ok(()));
         } else if let Some(what) = line.strip_prefix("not ok ") {
             let (name, why) = what.split_once(": ").unwrap_or((what, ""));
             seen.insert(name.to_string());
+            checks += 1;
             ctx.check(name, Err(why.to_string()));
         } else if line.starts_with("figure ") || line.starts_with("again ") {
             println!("  {line}");
@@ -105,7 +108,7 @@ fn interop(ctx: &mut Ctx<'_>) {
         ctx.check(row, Err("did not run".into()));
     }
     let ended = outcome.out.contains("wire done") && outcome.out.contains("kernel done");
-    let whole = if ended && seen.len() == rows.len() + KERNEL { Ok(()) } else { Err(outcome.to_string()) };
+    let whole = if ended && checks == rows.len() + KERNEL { Ok(()) } else { Err(outcome.to_string()) };
     ctx.check("the guest ran to its end", whole);
 }
 
