@@ -134,7 +134,7 @@ fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<bool, 
         return multicast::send(qp, sq, at, ah);
     }
     if !ah.address.same_host {
-        return udp::port::send_datagram(qp, sq, at, ah).map(|()| true);
+        return udp::datagrams::send_datagram(qp, sq, at, ah).map(|()| true);
     }
     match path_on_host(qp.node, to) {
         Path::Local(_) => local::send_datagram(qp, sq, at, ah),

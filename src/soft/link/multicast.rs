@@ -82,7 +82,7 @@ fn begin(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<Fanout, WcStat
             local::deliver_datagram(qp, sq, at, ah, &peer, bytes);
         }
     }
-    udp::port::send_to_group(qp, sq, at, ah)?;
+    udp::datagrams::send_to_group(qp, sq, at, ah)?;
     sq.stats.event(Event::McastXmit, 1);
     Ok(Fanout { at, since: clock::now_ns(), lacking: qp.node.wires.members(qp.node, group) })
 }

@@ -2,7 +2,7 @@
 use super::{Route, Via, is_on};
 use crate::soft::ah::{Address, Ah};
 use crate::soft::link::shm::ring::{Ext, Header};
-use crate::soft::link::udp::{op_of, port::datagram_packet};
+use crate::soft::link::udp::{datagrams::datagram_packet, op_of};
 use crate::soft::link::wires::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FAILED, FIRST, FOREIGN, NAK, READ_DATA, Refusal, SOLICITED,
 };

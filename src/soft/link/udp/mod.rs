@@ -3,6 +3,7 @@
 //! The socket is never connected and never fragments: only then is the IPv4 id 0, which the ICRC covers.
 pub mod batch;
 mod control;
+pub mod datagrams;
 pub mod flow;
 mod groups;
 mod lookout;
