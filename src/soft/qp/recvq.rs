@@ -99,27 +99,36 @@ impl RecvQueue {
     /// Takes the oldest request into `taken`; false when there is none.
     #[inline]
     pub fn take(&mut self, taken: &mut Taken) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let slot = self.tail as usize & (self.wr_ids.len() - 1);
-        let first = slot * self.max_sge as usize;
-        taken.wr_id = self.wr_ids[slot];
+        let Some((wr_id, sges)) = self.front() else { return false };
+        taken.wr_id = wr_id;
         taken.sges.clear();
-        taken.sges.extend_from_slice(&self.sges[first..first + self.counts[slot] as usize]);
-        taken.room = taken.sges.iter().map(|s| s.length as u64).sum();
-        self.tail += 1;
+        taken.sges.extend_from_slice(sges);
+        taken.room = sges.iter().map(|s| s.length as u64).sum();
+        self.drop_front();
         true
     }
 
-    /// Bytes that the oldest request has room for.
-    pub fn room_of_next(&self) -> Option<u64> {
+    /// The oldest request: its wr_id and its SGEs.
+    #[inline]
+    pub fn front(&self) -> Option<(u64, &[Sge])> {
         if self.is_empty() {
             return None;
         }
         let slot = self.tail as usize & (self.wr_ids.len() - 1);
         let first = slot * self.max_sge as usize;
-        Some(self.sges[first..first + self.counts[slot] as usize].iter().map(|s| s.length as u64).sum())
+        Some((self.wr_ids[slot], &self.sges[first..first + self.counts[slot] as usize]))
+    }
+
+    /// The oldest request, which there is, has been used.
+    #[inline]
+    pub fn drop_front(&mut self) {
+        debug_assert!(!self.is_empty());
+        self.tail += 1;
+    }
+
+    /// Bytes that the oldest request has room for.
+    pub fn room_of_next(&self) -> Option<u64> {
+        self.front().map(|(_, sges)| sges.iter().map(|s| s.length as u64).sum())
     }
 
     /// Takes the oldest request and forgets all but its wr_id (flush).

@@ -2,6 +2,8 @@
 mod effects;
 mod receives;
 
+pub use receives::Whole;
+
 use std::sync::Arc;
 
 use super::counters::Attached;

@@ -1,7 +1,7 @@
 //! The wires of a process: the slots it has claimed, and a wire to every process of this host that it talks to.
 //!
-//! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `message` says what ring entries mean;
-//! `death` is about peers that are gone.
+//! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `whole` is the short way of SENDs of one
+//! entry; `message` says what ring entries mean; `death` is about peers that are gone.
 mod death;
 pub mod foreign;
 mod inbox;
@@ -12,6 +12,7 @@ mod places;
 mod receive;
 mod send;
 mod twins;
+mod whole;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;

@@ -8,7 +8,7 @@ use super::message::{
     SOLICITED,
 };
 use super::send::{self, Answer, answer};
-use super::{Wire, foreign};
+use super::{Wire, foreign, whole};
 use crate::soft::link::shm::ring::{Consumer, Entry, Ext, Header};
 use crate::soft::link::{self, pcap};
 use crate::soft::mem::run::{Run, RunMut};
@@ -273,6 +273,13 @@ fn out_of_order(
     None
 }
 
+/// The payload of an entry that is not released yet.
+#[inline]
+fn payload(entry: &Entry) -> Run<'_> {
+    // SAFETY: the consumer vouches for `len` readable bytes until the entry is released, which its borrow outlasts.
+    unsafe { Run::new(entry.payload.as_ptr(), entry.len) }
+}
+
 pub enum Step {
     /// The message goes on.
     More,
@@ -287,6 +294,11 @@ pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let Some(op) = WrOpcode::from_raw(h.kind as u32) else { return Err(Nak::InvalidRequest) };
+    if let Some(message) = whole::of(entry, op, src)
+        && rq.take_whole(qp, &message, payload(entry))?
+    {
+        return Ok(Step::Accepted);
+    }
     let mut request = Request {
         op,
         total: Some(h.total),
@@ -336,8 +348,7 @@ pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result
         return Ok(Step::More);
     }
     if entry.len > 0 {
-        // SAFETY: the consumer vouches for `len` readable bytes until the entry is released.
-        rq.place(qp, unsafe { Run::new(entry.payload.as_ptr(), entry.len) })?;
+        rq.place(qp, payload(entry))?;
     }
     if h.flags & LAST == 0 {
         return Ok(Step::More);
@@ -441,7 +452,9 @@ fn answered(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
         }
         _ => read_data(qp, &mut sq, psn, entry),
     }
-    link::pump(qp, &mut sq);
+    if sq.queue.next != sq.queue.head {
+        link::pump(qp, &mut sq);
+    }
 }
 
 fn read_data(qp: &Qp, sq: &mut Requester, psn: Psn, entry: &Entry) {

@@ -8,7 +8,7 @@ use super::inbox::Owed;
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
-use super::{STRAYS, Wire};
+use super::{STRAYS, Wire, whole};
 use crate::soft::ah::Ah;
 use crate::soft::link::pcap::{self, Via};
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
@@ -44,6 +44,14 @@ pub fn pump<const ONE: bool>(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: 
                 Turn::Done => continue,
                 Turn::Waits => break,
             }
+        }
+        if !ONE && whole::put(qp, sq, at, wire, to) {
+            wrote = true;
+            sq.begun(at);
+            if !qp.is_reliable() {
+                sq.complete_oldest_with(qp, WcStatus::Success);
+            }
+            continue;
         }
         let put = || send::<ONE>(qp, sq, at, wire, to, &mut wrote);
         match wire.try_for_room(qp, put, |sent| matches!(sent, Ok(Sent::Stuck))) {

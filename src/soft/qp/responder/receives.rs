@@ -2,15 +2,65 @@
 use std::sync::Arc;
 
 use super::Responder;
-use crate::soft::cq::Cqe;
+use crate::soft::cq::{Cqe, WC_WITH_IMM};
+use crate::soft::mem::run::Run;
 use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::{Nak, Qp, reason};
 use crate::soft::srq::Srq;
 use crate::soft::stats::Event;
-use crate::soft::types::{EventType, QpType, WcOpcode, WcStatus};
+use crate::soft::types::{EventType, QpType, Qpn, Sge, WcOpcode, WcStatus, WrOpcode};
 use crate::sys::log::explain;
 
+/// A SEND that is here whole.
+#[derive(Debug)]
+pub struct Whole {
+    /// SEND, with immediate data or without.
+    pub op: WrOpcode,
+    #[allow(missing_docs)]
+    pub src_qpn: Qpn,
+    /// Immediate data in network byte order.
+    pub imm: Option<u32>,
+    #[allow(missing_docs)]
+    pub solicited: bool,
+}
+
 impl Responder {
+    /// A SEND that is here whole goes straight into the only SGE of its receive request, as nearly all do. False: nothing has
+    /// happened, and `begin` is to see what it can do.
+    #[inline]
+    pub fn take_whole(&mut self, qp: &Qp, message: &Whole, bytes: Run<'_>) -> Result<bool, Nak> {
+        let is_plain = self.established
+            && self.current.is_none()
+            && !self.parked
+            && self.srq.is_none()
+            && self.faults.is_none()
+            && self.counters.is_none();
+        let Some(queue) = self.queue.as_mut().filter(|_| is_plain) else { return Ok(false) };
+        let Some((wr_id, &[sge])) = queue.front() else { return Ok(false) };
+        let length = bytes.len() as u32;
+        if length > sge.length {
+            return Ok(false);
+        }
+        if length > 0 {
+            let span = qp.node.mem.local(qp.pd, &Sge { length, ..sge }, true);
+            if !span.is_ok_and(|span| !span.is_null() && span.run_mut().fill(bytes).is_ok()) {
+                return Ok(false);
+            }
+        }
+        queue.drop_front();
+        let mut cqe = Cqe::new(wr_id, qp.num, WcOpcode::Recv, WcStatus::Success);
+        (cqe.byte_len, cqe.src_qp) = (length, message.src_qpn.0);
+        if let Some(imm) = message.imm {
+            (cqe.imm, cqe.wc_flags) = (imm, WC_WITH_IMM);
+        }
+        self.stats.done(message.op, length);
+        if self.cq.as_ref().is_none_or(|cq| cq.push(cqe, message.solicited).is_ok()) {
+            return Ok(true);
+        }
+        qp.fail_from_responder(self, Some(EventType::QpFatal));
+        Err(Nak::RemoteOp)
+    }
+
     /// Takes a receive request for a message that begins; without one the message has not begun.
     pub(super) fn take(&mut self, qp: &Qp) -> Result<(), Nak> {
         let taken = self.take_open(qp);

@@ -1,0 +1,70 @@
+//! SENDs that are one entry of the ring, from one place to one place: nearly all of those that programs wait for. What is out
+//! of the ordinary in any way goes the long way, in `send` and `receive`, which also says what is wrong with it.
+use super::Wire;
+use super::message::{FIRST, LAST, RELIABLE, SOLICITED};
+use crate::soft::link::shm::ring::{Entry, Ext, Header, MAX_PAYLOAD};
+use crate::soft::mem::run::{Run, RunMut};
+use crate::soft::qp::Qp;
+use crate::soft::qp::requester::Requester;
+use crate::soft::qp::responder::Whole;
+use crate::soft::types::{QpType, Qpn, SendFlags, WrOpcode};
+
+/// Puts a SEND into the ring whose bytes fit into one entry and lie in one place, as with nearly all. False: nothing has
+/// happened, and `send` is to see what it can do.
+#[inline]
+pub fn put(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) -> bool {
+    let wqe = sq.queue.wqe(at);
+    let n = wqe.length as usize;
+    if !matches!(wqe.opcode, WrOpcode::Send | WrOpcode::SendImm)
+        || !matches!(qp.kind, QpType::Rc | QpType::Uc)
+        || n > MAX_PAYLOAD
+        || wqe.cursor != 0
+    {
+        return false;
+    }
+    let header = Header {
+        kind: wqe.opcode.raw() as u8,
+        flags: FIRST
+            | LAST
+            | if qp.kind == QpType::Rc { RELIABLE } else { 0 }
+            | if wqe.flags.contains(SendFlags::SOLICITED) { SOLICITED } else { 0 },
+        spare: 0,
+        dst_qpn: to.0,
+        src_qpn: qp.num.0,
+        seq: sq.psn_of(at).get(),
+        total: wqe.length,
+        imm: wqe.imm,
+        ext: Ext::None,
+    };
+    let mut tx = wire.peer.tx.lock();
+    let Some(slot) = tx.try_reserve(&Ext::None, n) else { return false };
+    // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
+    let mut room = unsafe { RunMut::new(slot.payload(), n) };
+    if wqe.flags.contains(SendFlags::INLINE) {
+        if room.fill(Run::of(sq.queue.inline(at))).is_err() {
+            return false;
+        }
+    } else {
+        let &[sge] = sq.queue.sges(at) else { return false };
+        let span = qp.node.mem.local(qp.pd, &sge, false);
+        if !span.is_ok_and(|span| !span.is_null() && room.fill(span.run()).is_ok()) {
+            return false;
+        }
+    }
+    slot.commit(&header, n);
+    drop(tx);
+    sq.number(at, 1);
+    true
+}
+
+/// The SEND that an entry is, if it is nothing else and all of it is here.
+#[inline]
+pub fn of(entry: &Entry, op: WrOpcode, src_qpn: Qpn) -> Option<Whole> {
+    let h = &entry.header;
+    let is_whole = matches!(op, WrOpcode::Send | WrOpcode::SendImm)
+        && h.flags & (FIRST | LAST) == FIRST | LAST
+        && h.total as usize == entry.len
+        && h.ext == Ext::None;
+    let imm = (op == WrOpcode::SendImm).then_some(h.imm);
+    is_whole.then_some(Whole { op, src_qpn, imm, solicited: h.flags & SOLICITED != 0 })
+}
