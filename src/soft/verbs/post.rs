@@ -68,7 +68,7 @@ pub unsafe extern "C" fn post_recv(
             let posted = match rq.queue() {
                 _ if state == QpState::Reset => Err(Errno::EINVAL),
                 None => Err(Errno::EINVAL),
-                Some(queue) => post_receive(queue.max_sge(), w, |sges| queue.post(w.wr_id, sges)),
+                Some(queue) => receive_sges(queue.max_sge(), w).and_then(|sges| queue.post(w.wr_id, sges)),
             };
             if let Err(e) = posted {
                 let limits = rq.queue().map(|q| (q.depth(), q.max_sge()));
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn post_srq_recv(
         let (depth, max_sge, _) = srq.attributes();
         let mut at = wr;
         while let Some(w) = at.as_ref() {
-            if let Err(e) = post_receive(max_sge, w, |sges| srq.post(w.wr_id, sges)) {
+            if let Err(e) = receive_sges(max_sge, w).and_then(|sges| srq.post(w.wr_id, sges)) {
                 explain_receive(format_args!("ibv_post_srq_recv"), w, e, Some((depth, max_sge)));
                 return fail(e, at, bad);
             }
@@ -109,19 +109,18 @@ pub unsafe extern "C" fn post_srq_recv(
     0
 }
 
+/// The SGEs of a receive request; EINVAL where there cannot be so many.
+///
 /// # Safety
-/// `wr.sg_list` must have `wr.num_sge` entries.
-unsafe fn post_receive(
-    max_sge: u32,
-    wr: &ibv_recv_wr,
-    post: impl FnOnce(&mut dyn ExactSizeIterator<Item = Sge>) -> Result<(), Errno>,
-) -> Result<(), Errno> {
+/// `wr.sg_list` must have `wr.num_sge` entries while the result lives.
+#[inline]
+unsafe fn receive_sges(max_sge: u32, wr: &ibv_recv_wr) -> Result<impl ExactSizeIterator<Item = Sge>, Errno> {
     if wr.num_sge < 0 || wr.num_sge as u32 > max_sge {
         return Err(Errno::EINVAL);
     }
     let list = wr.sg_list.cast::<Sge>();
     // SAFETY: the caller vouches for the list.
-    post(&mut (0..wr.num_sge as usize).map(|i| unsafe { *list.add(i) }))
+    Ok((0..wr.num_sge as usize).map(move |i| unsafe { *list.add(i) }))
 }
 
 #[cold]
