@@ -24,6 +24,9 @@ pub struct Ctx<'a> {
     step: &'static str,
 }
 
+/// Steps that run once more where something in them failed. More that fail are no accident of a busy machine.
+const REPEATS: usize = 3;
+
 /// Counts of all steps.
 #[derive(Default)]
 pub struct Tally {
@@ -33,6 +36,10 @@ pub struct Tally {
     pub verbose: bool,
     failures: Vec<String>,
     judges: Vec<Judge>,
+    /// What failed in the first run of each step that ran once more.
+    repeated: Vec<Vec<String>>,
+    /// What fails now runs once more.
+    is_first: bool,
 }
 
 impl Ctx<'_> {
@@ -86,18 +93,38 @@ impl Tally {
             }
             Err(why) => {
                 self.failed += 1;
-                println!("FAIL {step}: {name}: {why}");
+                println!("{} {step}: {name}: {why}", if self.is_first { "  again" } else { "FAIL" });
                 self.failures.push(format!("{step}: {name}"));
             }
         }
     }
-    /// Runs one trial under its limit and prints its line.
+    /// Runs one trial under its limit and prints its line; where something fails, once more.
     pub fn trial(&mut self, trial: &Trial, stage: &Stage) {
-        self.step(trial.name, |tally| {
+        self.repeatable(trial.name, |tally| {
             let start = Instant::now();
             tally.watched(trial, stage);
             start.elapsed()
         });
+    }
+    /// A `step` that runs once more where something fails. The second run counts; what failed in the first one is printed again
+    /// at the end.
+    pub fn repeatable(&mut self, name: &str, mut checks: impl FnMut(&mut Tally) -> Duration) {
+        let mut attempt = |is_first| {
+            let mut tally = Tally { verbose: self.verbose, is_first, ..Tally::default() };
+            tally.step(name, &mut checks);
+            tally
+        };
+        let may_repeat = self.repeated.len() < REPEATS;
+        let mut tally = attempt(may_repeat);
+        if may_repeat && tally.failed > 0 {
+            self.repeated.push(tally.failures);
+            tally = attempt(false);
+        }
+        self.passed += tally.passed;
+        self.failed += tally.failed;
+        self.skipped += tally.skipped;
+        self.failures.append(&mut tally.failures);
+        self.judges.append(&mut tally.judges);
     }
     fn watched(&mut self, trial: &Trial, stage: &Stage) {
         let (done, watch) = mpsc::channel::<()>();
@@ -124,14 +151,22 @@ impl Tally {
         if (passed, failed, skipped) == (self.passed, self.failed, self.skipped) {
             self.check(name, "checks", Err("made none".into()));
         }
-        let verdict = if self.failed > failed { "FAIL" } else { "PASS" };
+        let verdict = match self.failed > failed {
+            true if self.is_first => "AGAIN",
+            true => "FAIL",
+            false => "PASS",
+        };
         let (p, f) = (self.passed - passed, self.failed - failed);
         println!("{verdict} {name}: {p} passed, {f} failed in {:.1} s", took.as_secs_f64());
     }
-    /// Prints the judges' table, what failed and the closing line; true when nothing failed and something ran. `whole`:
+    /// Prints the judges' table, what failed, also at first only, and the closing line; true when nothing failed and something ran. `whole`:
     /// every step was to run.
     pub fn close(&self, whole: bool) -> bool {
         judges::close(&self.judges, whole);
+        if !self.repeated.is_empty() {
+            println!("\n{} steps ran once more, since at first there failed:", self.repeated.len());
+            self.repeated.iter().flatten().for_each(|f| println!("  {f}"));
+        }
         if !self.failures.is_empty() {
             println!("\nfailed:");
             self.failures.iter().for_each(|f| println!("  {f}"));
@@ -139,5 +174,44 @@ impl Tally {
         let skipped = if self.skipped > 0 { format!(", {} skipped", self.skipped) } else { String::new() };
         println!("{} passed, {} failed{skipped}", self.passed, self.failed);
         self.failed == 0 && self.passed > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step whose check fails in its first `bad` runs.
+    fn run(tally: &mut Tally, bad: usize) {
+        let mut runs = 0;
+        tally.repeatable("step", |tally| {
+            runs += 1;
+            tally.check("step", "check", if runs > bad { Ok(()) } else { Err("not yet".into()) });
+            Duration::ZERO
+        });
+    }
+
+    #[test]
+    fn a_step_that_fails_runs_once_more_and_the_second_run_counts() {
+        let mut tally = Tally::default();
+        run(&mut tally, 1);
+        assert_eq!((tally.passed, tally.failed), (1, 0));
+        assert_eq!(tally.repeated, [["step: check"]]);
+        run(&mut tally, 2);
+        assert_eq!((tally.passed, tally.failed, tally.failures.len()), (1, 1, 1));
+    }
+
+    #[test]
+    fn only_a_few_steps_run_once_more() {
+        let mut tally = Tally::default();
+        (0..REPEATS + 2).for_each(|_| run(&mut tally, 1));
+        assert_eq!((tally.passed, tally.failed), (REPEATS, 2));
+    }
+
+    #[test]
+    fn a_step_without_checks_fails_twice() {
+        let mut tally = Tally::default();
+        tally.repeatable("step", |_| Duration::ZERO);
+        assert_eq!((tally.passed, tally.failed, tally.repeated.len()), (0, 1, 1));
     }
 }

@@ -1,5 +1,8 @@
 //! `cargo xtask test [--distro sid] [-v] [FILTER...]`: cargo's tests, then the trials, then one closing line.
-use std::{process::Command, time::Duration};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use crate::{
     apt,
@@ -51,15 +54,16 @@ pub fn test(args: &[String]) -> Result<bool, String> {
 /// Unit and integration tests by cargo; its tests are counted one by one.
 fn cargo_test(tally: &mut Tally) {
     let step = "cargo-test";
-    let mut cmd: Command = stage::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    cmd.env("CARGO_TERM_COLOR", "never");
-    let outcome = match run::run(cmd, Duration::from_secs(1200)) {
-        Ok(outcome) => outcome,
-        Err(why) => return tally.check(step, "cargo test", Err(why)),
-    };
-    let counted = count(&outcome, |name, result| tally.check(step, name, result));
-    let verdict = if outcome.ok() && counted > 0 { "PASS" } else { "FAIL" };
-    println!("{verdict} {step}: {counted} tests in {:.1} s", outcome.took.as_secs_f64());
+    tally.repeatable(step, |tally| {
+        let mut cmd: Command = stage::cargo(&["test", "--workspace", "--no-fail-fast"]);
+        cmd.env("CARGO_TERM_COLOR", "never");
+        let start = Instant::now();
+        match run::run(cmd, Duration::from_secs(1200)) {
+            Ok(outcome) => _ = count(&outcome, |name, result| tally.check(step, name, result)),
+            Err(why) => tally.check(step, "cargo test", Err(why)),
+        }
+        start.elapsed()
+    });
 }
 
 /// Hands each test that `cargo test` reports to `check`, prints everything where one failed, and returns how many there were.
