@@ -206,7 +206,10 @@ pub fn traceback(text: &str, test: &str) -> String {
     let lines = text.lines().skip_while(|line| {
         !((line.starts_with("ERROR: ") || line.starts_with("FAIL: ")) && line.contains(&format!("{test})")))
     });
-    lines.take_while(|line| !line.starts_with("====")).map(|line| format!("      {line}\n")).collect()
+    // The next one's begins, or after the last comes the sum.
+    let lines = lines.take_while(|line| !line.starts_with("====") && !line.starts_with("Ran "));
+    let text: String = lines.map(|line| format!("      {line}\n")).collect();
+    text.trim_end_matches(['-', ' ', '\n']).to_string() + "\n"
 }
 
 #[cfg(test)]
@@ -229,8 +232,12 @@ ERROR: test_d (tests.test_y.T.test_d)
 Something
 ----------------------------------------------------------------------
 Traceback
-======================================================================
+AssertionError: not so
+
+----------------------------------------------------------------------
 Ran 4 tests in 0.1s
+
+FAILED (failures=1)
 ";
         let read = results(text);
         assert_eq!(read.len(), 4);
@@ -238,7 +245,8 @@ Ran 4 tests in 0.1s
         assert!(matches!(&read["test_x.T.test_b"], Verdict::Skipped(why) if why == "Not supported"));
         assert!(matches!(read["test_x.T.test_c"], Verdict::Passed));
         assert!(matches!(read["test_y.T.test_d"], Verdict::Failed("ERROR")));
-        assert!(traceback(text, "test_y.T.test_d").contains("Traceback"));
+        let traceback = traceback(text, "test_y.T.test_d");
+        assert!(traceback.contains("Traceback") && traceback.ends_with("      AssertionError: not so\n"));
     }
 
     #[test]

@@ -2,7 +2,10 @@
 //! one by one, with lengths, flags and small numbers of their attributes.
 use std::time::Duration;
 
-use super::inside::{Column, Guest, told};
+use super::{
+    inside::{Column, Guest},
+    tell::alike,
+};
 use crate::run;
 
 const SUITE: &str = "commands";
@@ -10,12 +13,12 @@ const SUITE: &str = "commands";
 const LEAST: usize = 40;
 
 pub fn commands(guest: &Guest) {
-    let lists = Column::ALL.map(|column| (column, list(guest, column)));
-    let debian = lists[2].1.clone();
-    for (column, mine) in lists {
-        let result = mine.and_then(|mine| debian.clone().and_then(|debian| compare(&mine, &debian)));
-        told(SUITE, column, "the same commands in the same order", result);
-    }
+    alike(
+        SUITE,
+        "the same commands in the same order",
+        |column| list(guest, column),
+        |mine, debian| compare(mine, debian),
+    );
 }
 
 /// The commands, one a line, between opening and closing.

@@ -2,7 +2,10 @@
 //! do. What a device, a kernel or a provider does otherwise stands in tests/conformance/deviations.
 use std::{collections::BTreeSet, time::Duration};
 
-use super::inside::{Column, DEVICE, Guest, counted, told};
+use super::{
+    inside::{Column, DEVICE, Guest},
+    tell::{counted, told},
+};
 use crate::{
     run::{self, Child},
     stage::root,

@@ -2,7 +2,10 @@
 //! System calls count as the few instructions around them.
 use std::{env, fs, path::Path, time::Duration};
 
-use super::inside::{Column, Guest, counted, told};
+use super::{
+    inside::{Column, Guest},
+    tell::{counted, told},
+};
 use crate::{apt, guest, run, stage};
 
 const SUITE: &str = "cost";

@@ -5,11 +5,10 @@ use std::{
     process::Command,
 };
 
-use super::{commands, conformance, cost, rdmacm, tools, unplug};
+use super::{commands, conformance, cost, python, rdmacm, resize, tools, unplug};
 use crate::{
     place::{Place, User, Via},
     run,
-    trials::pyverbs,
 };
 
 /// Who serves the device.
@@ -89,34 +88,6 @@ impl Guest {
     }
 }
 
-/// Tells the result of a case in one line.
-pub fn told(suite: &str, column: Column, case: &str, result: Result<(), String>) {
-    let (verdict, why) = match result {
-        Ok(()) => ("pass", String::new()),
-        Err(why) => ("fail", why),
-    };
-    tell(suite, column, case, verdict, &why);
-}
-
-/// Tells that a case cannot run on this device.
-pub fn skipped(suite: &str, column: Column, case: &str, why: &str) {
-    tell(suite, column, case, "skip", why);
-}
-
-/// Tells of cases that are counted only.
-pub fn counted(suite: &str, column: Column, what: &str, n: usize) {
-    tell(suite, column, what, "count", &n.to_string());
-}
-
-fn tell(suite: &str, column: Column, case: &str, verdict: &str, why: &str) {
-    let mut why = why.replace(['\n', '\t', '\r'], " ");
-    if why.len() > 900 {
-        let cut = (0..=900).rev().find(|&at| why.is_char_boundary(at)).unwrap_or(0);
-        why.truncate(cut);
-    }
-    println!("@\t{suite}\t{}\t{case}\t{verdict}\t{why}", column.name());
-}
-
 /// A suite's name and what runs it.
 type Suite = (&'static str, fn(&Guest));
 
@@ -124,9 +95,10 @@ const SUITES: &[Suite] = &[
     ("tools", tools::tools),
     ("commands", commands::commands),
     ("unplug", unplug::unplug),
+    ("resize", resize::resize),
     ("rdmacm", rdmacm::rdmacm),
     ("perftest", rdmacm::perftest),
-    ("pyverbs", python),
+    ("pyverbs", python::python),
     ("conformance", conformance::conformance),
     ("cost", cost::cost),
 ];
@@ -154,44 +126,4 @@ fn gid_index(gids: PathBuf) -> Result<String, String> {
     let row = |i: &u32| fs::read_to_string(gids.join(i.to_string())).unwrap_or_default();
     let found = (0..16).find(|i| row(i).trim() == "0000:0000:0000:0000:0000:ffff:0a09:0001");
     found.map(|i| i.to_string()).ok_or(format!("no GID of {ADDRESS} in {}", gids.display()))
-}
-
-/// rdma-core's suite in Python.
-fn python(guest: &Guest) {
-    // By its path: another Python may come first.
-    let program = "/usr/bin/python3";
-    let args = [program, "tests/run_tests.py", "--dev", DEVICE, "--port", "1", "--gid", &guest.gid, "-v"];
-    let run = |column: Column| {
-        let mut cmd = guest.command(column, "env", args);
-        cmd.current_dir(&guest.scratch);
-        cmd.envs([("PYTHONWARNINGS", "ignore"), ("PYTHONUNBUFFERED", "1"), ("PYTHONDONTWRITEBYTECODE", "1")]);
-        run::run(cmd, std::time::Duration::from_secs(400))
-    };
-    for column in Column::ALL {
-        let outcome = match run(column) {
-            Ok(outcome) => outcome,
-            Err(why) => {
-                told("pyverbs", column, "the suite", Err(why));
-                continue;
-            }
-        };
-        let results = pyverbs::results(&outcome.err);
-        let number = pyverbs::told(&outcome.err);
-        let complete = if number == Some(results.len()) && number > Some(0) {
-            Ok(())
-        } else {
-            Err(format!("{} results were read; {outcome}", results.len()))
-        };
-        told("pyverbs", column, "the suite", complete);
-        for (test, result) in &results {
-            match result {
-                pyverbs::Verdict::Passed => told("pyverbs", column, test, Ok(())),
-                pyverbs::Verdict::Skipped(why) => skipped("pyverbs", column, test, why),
-                pyverbs::Verdict::Failed(how) => {
-                    let text = pyverbs::traceback(&outcome.err, test);
-                    told("pyverbs", column, test, Err(format!("{how} {}", run::tail(&text, 4))));
-                }
-            }
-        }
-    }
 }

@@ -1,15 +1,18 @@
 //! The kernel's soft-RoCE in the guest, each case in three columns: our own provider, Debian's compiled provider on our library,
 //! and Debian's library. What Debian's library passes, both of ours must pass; what it does not is listed with its reason.
 //!
-//! `inside` runs in the guest and tells each case's result in a line; `table` reads the lines and judges; the other files are
-//! the suites. ANYVERBS_KERNEL names the suites to run instead of the usual ones, with spaces between; with `whole` among
-//! them they run with all their rows.
+//! `inside` runs in the guest and `tell`s each case's result in a line; `table` reads the lines and judges; the other files are
+//! the suites. A case that fails runs again, which is printed. ANYVERBS_KERNEL names the suites to run instead of the usual
+//! ones, with spaces between; with `whole` among them they run with all their rows.
 mod commands;
 mod conformance;
 pub mod cost;
 mod inside;
+mod python;
 mod rdmacm;
+mod resize;
 mod table;
+mod tell;
 mod tools;
 mod unplug;
 
@@ -31,8 +34,8 @@ pub const TRIALS: &[Trial] = &[
 ];
 
 /// What runs on Debian 12's own kernel, and on the later one. `conformance` takes longer than all of it and runs where it is named.
-const ALL: &[&str] = &["tools", "commands", "unplug", "rdmacm", "perftest", "pyverbs"];
-const FEW: &[&str] = &["commands", "unplug", "pyverbs"];
+const ALL: &[&str] = &["tools", "commands", "resize", "unplug", "rdmacm", "perftest", "pyverbs"];
+const FEW: &[&str] = &["commands", "resize", "unplug", "pyverbs"];
 
 const NEEDS: &[apt::Need] = &[
     ("rping", "rdmacm-utils"),
@@ -41,7 +44,7 @@ const NEEDS: &[apt::Need] = &[
 ];
 
 /// Programs of `c-tests/kernel`.
-const PROGRAMS: [&str; 3] = ["commands", "trace", "unplug"];
+const PROGRAMS: [&str; 4] = ["commands", "resize", "trace", "unplug"];
 
 fn on(ctx: &mut Ctx<'_>, release: &'static str, kernel: &str, suites: &[&str]) {
     if !run::is_root() {

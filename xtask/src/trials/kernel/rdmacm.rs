@@ -2,9 +2,11 @@
 //! rsockets and qperf.
 use std::time::Duration;
 
-use super::inside::{ADDRESS, Column, DEVICE, Guest, told};
+use super::{
+    inside::{ADDRESS, Column, DEVICE, Guest},
+    tell::{told, tried},
+};
 use crate::{
-    report::twice,
     run::{self, Outcome},
     trials::perftest,
 };
@@ -46,8 +48,7 @@ pub fn perftest(guest: &Guest) {
                 let args = format!("-c {transport} {args}");
                 let case = format!("ib_{program} {args}");
                 for column in Column::ALL {
-                    let result = twice(&case, || measured(guest, column, program, &args));
-                    told("perftest", column, &case, result);
+                    tried("perftest", column, &case, || measured(guest, column, program, &args));
                 }
             }
         }
@@ -100,8 +101,8 @@ pub fn rdmacm(guest: &Guest) {
             continue;
         }
         for column in Column::ALL {
-            let result = twice(client, || meet(guest, column, server, client, says));
-            told(SUITE, column, &client.replace(" -p PORT", ""), result);
+            let case = client.replace(" -p PORT", "");
+            tried(SUITE, column, &case, || meet(guest, column, server, client, says));
         }
     }
     for column in Column::ALL {
@@ -137,7 +138,7 @@ fn qperf(guest: &Guest, column: Column) -> Result<(), String> {
             let text = run::run(guest.command(column, "qperf", words), LIMIT)?.success()?.out;
             crate::trials::qperf::plausible(&text, figure)
         };
-        told(SUITE, column, &format!("qperf {test}"), twice(test, one));
+        tried(SUITE, column, &format!("qperf {test}"), one);
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use super::inside::Column;
 use crate::report::Ctx;
 
 /// Suite, kernels or `*`, case (one that ends in `*` stands for all that begin so), and why it fails. With `?` before the case
-/// it may pass.
+/// it may pass; with `~` it fails at random with each library, also where Debian's happens to pass.
 const LISTED: &str = include_str!("listed.tsv");
 
 /// What became of a case in a column.
@@ -30,6 +30,8 @@ pub struct Table {
     cases: BTreeMap<(String, String), [Option<Said>; 3]>,
     /// Cases that are counted only: by suite and what is counted.
     counts: BTreeMap<(String, String), [usize; 3]>,
+    /// Failures that another run followed: suite, case and column, and why.
+    again: Vec<(String, String)>,
     /// Seconds of each suite.
     times: Vec<(String, String)>,
 }
@@ -47,6 +49,10 @@ impl Table {
                 continue;
             }
             let Some(at) = Column::ALL.iter().position(|c| c.name() == column) else { continue };
+            if verdict == "again" {
+                table.again.push((format!("{suite}, {case}, {column}"), why.to_string()));
+                continue;
+            }
             let key = (suite.to_string(), case.to_string());
             let said = match verdict {
                 "pass" => Said::Pass,
@@ -64,6 +70,9 @@ impl Table {
 
     /// A check for each case and column of ours, for each case of Debian's that fails, and for each suite.
     pub fn judge(&self, ctx: &mut Ctx<'_>, suites: &[&str]) {
+        for (name, why) in &self.again {
+            println!("  again kernel-{}: {name}: {why}", self.release);
+        }
         let mut used = BTreeSet::new();
         for ((suite, case), row) in &self.cases {
             for (i, said) in row.iter().enumerate() {
@@ -115,7 +124,7 @@ impl Table {
             Some(Said::Fail(why)) => {
                 let line = lines().find(|l| l.suite == suite && l.is_of(&self.release) && l.means(case));
                 match line {
-                    Some(line) if !matches!(debian, Some(Said::Pass)) => {
+                    Some(line) if line.at_random || !matches!(debian, Some(Said::Pass)) => {
                         used.insert(line.case);
                         None
                     }
@@ -170,7 +179,7 @@ impl Table {
                 println!("{name:<34} {:>20} {:>20} {:>20}", n[0], n[1], n[2]);
             }
         }
-        println!("(passed / failed as listed or not / skipped)\n");
+        println!("(passed / failed as listed or not / skipped; {} runs again)\n", self.again.len());
     }
 }
 
@@ -180,6 +189,7 @@ struct Line {
     kernels: &'static str,
     case: &'static str,
     may_pass: bool,
+    at_random: bool,
 }
 
 impl Line {
@@ -192,11 +202,22 @@ impl Line {
 }
 
 fn lines() -> impl Iterator<Item = Line> {
-    LISTED.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+    parse(LISTED)
+}
+
+/// Whether a case is listed as failing each time on a kernel that says it is this one (`6.1.0-50-amd64`).
+pub fn always_fails(suite: &str, case: &str, kernel: &str) -> bool {
+    let here = |line: &Line| line.kernels == "*" || kernel.starts_with(&format!("{}.", line.kernels));
+    lines().any(|line| line.suite == suite && !line.may_pass && here(&line) && line.means(case))
+}
+
+fn parse(text: &'static str) -> impl Iterator<Item = Line> {
+    text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let mut columns = line.split('\t');
         let (suite, kernels, case) = (columns.next()?, columns.next()?, columns.next()?);
-        let may_pass = case.starts_with('?');
-        Some(Line { suite, kernels, case: case.trim_start_matches('?'), may_pass })
+        let at_random = case.starts_with('~');
+        let may_pass = at_random || case.starts_with('?');
+        Some(Line { suite, kernels, case: case.trim_start_matches(['?', '~']), may_pass, at_random })
     })
 }
 
@@ -240,6 +261,38 @@ mod tests {
         assert_eq!(results(&table(&all.each_ref().map(|s| s.as_str()))), []);
         let one = table(&[&all[0], "@\ts\tplugin\tc\tpass\t", "@\ts\tDebian\tc\tpass\t"]);
         assert_eq!(results(&one), [(0, false), (1, true), (2, true)]);
+    }
+
+    #[test]
+    fn what_failed_and_passed_then_passes_and_is_kept() {
+        let table = table(&["@\ts\tnative\tc\tagain\twhy", "@\ts\tnative\tc\tpass\t"]);
+        assert_eq!(results(&table), [(0, true)]);
+        assert_eq!(table.again, [("s, c, native".to_string(), "why".to_string())]);
+    }
+
+    #[test]
+    fn what_fails_at_random_may_fail_where_debian_passes_and_pass_in_all_columns() {
+        let fails = |case: &str| {
+            let rows = [("native", "fail"), ("plugin", "pass"), ("Debian", "pass")];
+            let rows = rows.map(|(column, verdict)| format!("@\tpyverbs\t{column}\t{case}\t{verdict}\twhy"));
+            results(&Table::read("6.12", &rows.join("\n")))
+        };
+        assert_eq!(fails("test_cq.CQTest.test_resize_cq"), [(1, true), (2, true)]);
+        assert_eq!(fails("test_cq.CQTest.test_other"), [(0, false), (1, true), (2, true)]);
+        let marks: Vec<_> = parse("s\t*\t~a\twhy\ns\t*\t?b\twhy\ns\t*\tc\twhy").collect();
+        let marks: Vec<_> = marks.iter().map(|l| (l.case, l.may_pass, l.at_random)).collect();
+        assert_eq!(marks, [("a", true, true), ("b", true, false), ("c", false, false)]);
+    }
+
+    #[test]
+    fn what_always_fails_does_so_on_its_kernel() {
+        let test = "test_qpex.QpExTestCase.test_qp_ex_rc_atomic_write";
+        assert!(always_fails("pyverbs", test, "6.1.0-57-amd64"));
+        assert!(!always_fails("pyverbs", test, "6.12.117+deb12-amd64"));
+        assert!(
+            !always_fails("pyverbs", "test_cq.CQTest.test_resize_cq", "6.12.117+deb12-amd64"),
+            "at random"
+        );
     }
 
     #[test]

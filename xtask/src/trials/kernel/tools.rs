@@ -2,7 +2,10 @@
 //! What only looks prints the same in all columns.
 use std::{fs, time::Duration};
 
-use super::inside::{ADDRESS, Column, DEVICE, Guest, told};
+use super::{
+    inside::{ADDRESS, Column, DEVICE, Guest},
+    tell::{alike, tried},
+};
 use crate::{
     pingpong::Run,
     run::{self, Outcome},
@@ -62,17 +65,18 @@ pub fn tools(guest: &Guest) {
     }
     for row in PINGPONGS {
         for column in Column::ALL {
-            told(SUITE, column, &format!("pingpong {row}"), pingpong(guest, row, column, column));
+            tried(SUITE, column, &format!("pingpong {row}"), || pingpong(guest, row, column, column));
         }
     }
     for column in Column::OURS {
         let row = "rc -c -n 40 -e";
-        told(SUITE, column, "pingpong with Debian's server", pingpong(guest, row, Column::Debian, column));
-        told(SUITE, column, "pingpong with Debian's client", pingpong(guest, row, column, Column::Debian));
-        told(SUITE, column, "urxe0 behind kernel devices where it is asked for", beside(guest, column));
+        let debian = Column::Debian;
+        tried(SUITE, column, "pingpong with Debian's server", || pingpong(guest, row, debian, column));
+        tried(SUITE, column, "pingpong with Debian's client", || pingpong(guest, row, column, debian));
+        tried(SUITE, column, "urxe0 behind kernel devices where it is asked for", || beside(guest, column));
     }
     for column in Column::ALL {
-        told(SUITE, column, "events of a port", port_events(guest, column));
+        tried(SUITE, column, "events of a port", || port_events(guest, column));
     }
     same(guest, "the list without a device that went", &["ibv_devices"]);
 }
@@ -80,14 +84,11 @@ pub fn tools(guest: &Guest) {
 /// Both of ours print and return what Debian's does.
 fn same(guest: &Guest, case: &str, words: &[&str]) {
     let (program, args) = words.split_first().expect("a program");
-    let show = |column: Column| run::run(guest.command(column, program, args), LIMIT);
-    let debian = show(Column::Debian);
-    let ended = debian.clone().and_then(|o| if o.code.is_some() { Ok(()) } else { Err(o.to_string()) });
-    told(SUITE, Column::Debian, case, ended);
-    for column in Column::OURS {
-        let alike = show(column).and_then(|ours| debian.clone().and_then(|debian| compare(&ours, &debian)));
-        told(SUITE, column, case, alike);
-    }
+    let show = |column: Column| {
+        let outcome = run::run(guest.command(column, program, args), LIMIT)?;
+        if outcome.code.is_some() { Ok(outcome) } else { Err(outcome.to_string()) }
+    };
+    alike(SUITE, case, show, compare);
 }
 
 fn compare(ours: &Outcome, debian: &Outcome) -> Result<(), String> {
