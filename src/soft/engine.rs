@@ -28,6 +28,8 @@ const SWEEPS: u32 = 16;
 const PERSISTENT: u64 = 32;
 /// How often the progress thread looks whether somebody still polls or waits.
 const TICK: Duration = Duration::from_millis(10);
+/// How long a process that ends waits until a thread begins to tell others, and until it has done so.
+const LAST_WAITS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(300)];
 
 /// Tokens of the epoll set: a deadline,
 const TIMER_TOKEN: u64 = 1;
@@ -61,7 +63,14 @@ pub struct Engine {
     polls_at_arm: AtomicU64,
     /// Packets do not wake anybody.
     is_deaf: AtomicBool,
+    /// How far the process is on its way out.
+    leaving: AtomicU32,
 }
+
+/// Stages of `leaving`: others are to be told, somebody is at it, that is done, or nobody is there to do it.
+const ASKED: u32 = 1;
+const AT_IT: u32 = 2;
+const LEFT: u32 = 3;
 
 thread_local! {
     /// Looks for work, and those of them in a row that found none.
@@ -87,6 +96,7 @@ impl Engine {
             known_arms: AtomicU64::new(0),
             polls_at_arm: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
+            leaving: AtomicU32::new(0),
         })
     }
 
@@ -155,6 +165,8 @@ pub fn start(node: &'static Node) {
 
 fn run(node: &'static Node) {
     let Err(e) = drive(node);
+    node.engine.leaving.store(LEFT, Ordering::SeqCst);
+    futex::wake(&node.engine.leaving);
     crate::sys::log::explain(format_args!(
         "the progress thread stops: the application closed a descriptor that is not its own ({e:?}); only calls make progress"
     ));
@@ -194,12 +206,47 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
     }
 }
 
+/// If the process ends, does what it owes.
+fn tell_others(node: &Node) {
+    let leaving = &node.engine.leaving;
+    if leaving.compare_exchange(ASKED, AT_IT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        futex::wake(leaving);
+        node.udp.leave(node);
+        leaving.store(LEFT, Ordering::SeqCst);
+        futex::wake(leaving);
+    }
+}
+
+/// The process ends by exit(3): what it owes to others is done by another thread, since this one may hold any lock, if it was a
+/// signal's handler that called exit. Then nobody can do it, and that is waited for a moment only.
+pub fn leave() {
+    let Some(node) = node::existing() else { return };
+    let engine = &node.engine;
+    if engine.leaving.compare_exchange(0, ASKED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    engine.kick.signal();
+    if engine.is_aside.load(Ordering::SeqCst) {
+        futex::wake(&engine.waiters);
+    }
+    for (stage, limit) in [ASKED, AT_IT].into_iter().zip(LAST_WAITS) {
+        let end = clock::now_ns().saturating_add(limit.as_nanos() as u64);
+        while engine.leaving.load(Ordering::SeqCst) == stage {
+            let now = clock::now_ns();
+            if now >= end {
+                return;
+            }
+            futex::wait_for(&engine.leaving, stage, Duration::from_nanos(end - now));
+        }
+    }
+}
+
 /// Waiting threads drive. When none is left for a tick, the progress thread takes over again.
 fn stand_aside(engine: &Engine) {
     engine.is_aside.store(true, Ordering::SeqCst);
     loop {
         let waiters = engine.waiters.load(Ordering::SeqCst);
-        if waiters == 0 {
+        if waiters == 0 || engine.leaving.load(Ordering::SeqCst) == ASKED {
             break;
         }
         futex::wait(&engine.waiters, waiters);
@@ -230,6 +277,7 @@ fn handle(node: &'static Node, event: &Event) {
         }
         KICK_TOKEN => {
             node.engine.kick.drain();
+            tell_others(node);
         }
         UDP_TOKEN if !node.wires.own().is_asleep() && !node.udp.serves_others() => {
             node.engine.heed_packets(node, false);

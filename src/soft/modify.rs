@@ -318,8 +318,12 @@ fn connect(
 
 /// Makes the change; false when the QP has failed since its state was looked at.
 fn commit(qp: &Qp, from: QpState, to: QpState, next: &Attributes, mask: Mask, path: Path) -> bool {
+    if matches!(to, QpState::Err | QpState::Reset) {
+        qp.node.udp.take_last(qp);
+    }
     if to == QpState::Err {
         qp.fail(None, None);
+        qp.node.udp.acknowledge_last(qp);
         return true;
     }
     let mut sq = qp.sq.lock();

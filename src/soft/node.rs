@@ -161,6 +161,7 @@ impl Node {
 
     /// Ends that; its number is not given again for long.
     pub fn remove_qp(&self, qp: &Qp) {
+        self.udp.take_last(qp);
         self.qps.write().unwrap_or_else(|e| e.into_inner()).remove(&qp.num.0);
         self.qp_epoch.fetch_add(1, Ordering::Release);
         self.wires.withdraw_qp(qp);

@@ -29,6 +29,8 @@ pub struct Responder {
     /// A NAK is out: later packets are dropped in silence until the expected one comes.
     nak_sent: bool,
     replies: Replies,
+    /// SENDs or WRITEs were done behind the last answer, and nobody has asked for theirs.
+    unasked: bool,
     dead: bool,
     /// The refusal that it died of, for a requester that did not hear it.
     last_word: Option<(Psn, Syndrome)>,
@@ -49,6 +51,7 @@ impl Responder {
             waits_for_receive: false,
             nak_sent: false,
             replies: Replies::new(max_dest_rd_atomic),
+            unasked: false,
             dead: false,
             last_word: None,
             repeats: 0,
@@ -104,8 +107,13 @@ impl Responder {
                         side.count(Event::RnrNakSent);
                     }
                     self.refuse(psn, refusal);
-                } else if packet.bth.ack_req && self.expected != before {
-                    self.acknowledge(packet.bth.opcode.operation);
+                } else if self.expected != before {
+                    // READs and atomics are acknowledged by their data.
+                    let pushes = is_push(packet.bth.opcode.operation);
+                    self.unasked = pushes && !packet.bth.ack_req;
+                    if pushes && packet.bth.ack_req {
+                        self.acknowledge();
+                    }
                 }
             }
             1.. if !self.nak_sent => {
@@ -178,7 +186,7 @@ impl Responder {
             side.violated();
             return Err(Refusal::Invalid);
         }
-        if operation.is_send() || operation.is_write() {
+        if is_push(operation) {
             return self.push(packet, payload, side);
         }
         if self.max_dest_rd_atomic == 0 || self.replies.data() >= usize::from(self.max_dest_rd_atomic) {
@@ -280,11 +288,18 @@ impl Responder {
         place && length && total && only
     }
 
-    fn acknowledge(&mut self, operation: Operation) {
-        // READs and atomics are acknowledged by their data.
-        if operation.is_send() || operation.is_write() {
-            self.replies.acknowledge(self.expected.plus(0xff_ffff), self.msn);
+    fn acknowledge(&mut self) {
+        self.replies.acknowledge(self.expected.plus(0xff_ffff), self.msn);
+    }
+
+    /// There will be no more: acknowledges what nobody has asked for yet. True when an acknowledgement, and nothing else, waits
+    /// to be sent.
+    pub fn acknowledge_all(&mut self) -> bool {
+        if self.unasked && !self.dead {
+            self.unasked = false;
+            self.acknowledge();
         }
+        self.replies.is_acknowledgement()
     }
 
     /// A packet that was carried out before: its answer may have been lost.
@@ -308,7 +323,7 @@ impl Responder {
             Operation::Flush | Operation::AtomicWrite => {
                 self.replies.repeat(empty_reply(psn, self.msn), psn.plus(1));
             }
-            operation if operation.is_send() || operation.is_write() => {
+            operation if is_push(operation) => {
                 self.replies.acknowledge_again(psn, self.expected, self.msn);
             }
             _ => {}
@@ -340,6 +355,10 @@ impl Responder {
     fn nak(&mut self, psn: Psn, syndrome: Syndrome) {
         self.replies.push(Reply::Ack { psn, syndrome, msn: self.msn });
     }
+}
+
+fn is_push(operation: Operation) -> bool {
+    operation.is_send() || operation.is_write()
 }
 
 fn next(msn: u32) -> u32 {

@@ -1,10 +1,10 @@
 //! Two and three hosts: what our own programs check over RoCEv2 on UDP, also where packets are lost.
-use std::{fmt, time::Duration};
+use std::{fmt, thread, time::Duration};
 
 use super::{
     idle,
-    lanes::{Lane, beside, lanes},
-    netns::{Net, gid_index},
+    lanes::{LANES, Lane, beside, lanes},
+    netns::{CLIENT, Net, gid_index},
     pair_at, perftest,
 };
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
 pub const TRIALS: &[Trial] = &[
     Trial { name: "wire", limit: Duration::from_secs(200), run: wire },
     Trial { name: "wire-mesh", limit: Duration::from_secs(200), run: mesh },
+    Trial { name: "wire-parting", limit: Duration::from_secs(200), run: parting },
     Trial { name: "wire-loss", limit: Duration::from_secs(400), run: loss },
 ];
 
@@ -50,6 +51,41 @@ fn checked(ends: &Ends, program: &str, more: &[&str]) -> Result<(), String> {
         place.clone().with_env("C_TESTS_GID", &ends.gids[side].to_string())
     });
     pair_at(ends.host, program, &server, &client, more, MINUTE)
+}
+
+/// How a program learns of its last message, and how it then ends.
+const LEARNS: [&str; 4] = ["poll", "nap", "ninth", "quiet"];
+const ENDS: [&str; 4] = ["destroy", "exit", "quit", "reset"];
+
+/// Whoever has a message leaves at once: its sender must hear that it has come. Also where several processes share the port, of
+/// which those that leave have packets of others: what comes for those that stay, as the ends of pairs the other way.
+fn parting(ctx: &mut Ctx<'_>) {
+    let Some(lanes) = lanes(ctx) else { return };
+    let ways = LEARNS.iter().flat_map(|how| ENDS.map(|end| (*how, end)));
+    let jobs = ways.enumerate().flat_map(|(i, way)| {
+        let n = (i + i / LANES) % LANES;
+        [n, LANES - 1 - n].map(|n| (n, way))
+    });
+    let job = |lane: &Lane, (how, end): &(&str, &str)| checked(&lane.ends, "/parting", &[how, end, "100"]);
+    beside(&lanes, jobs, job, |lane, (how, end), result| {
+        ctx.check(format!("/parting {how} {end}, {}", lane.name), result);
+    });
+    let jobs = (0..LANES).flat_map(|n| ENDS[..2].iter().map(move |end| (n, *end)));
+    let job = |lane: &Lane, end: &&str| crossed(&lane.ends, end);
+    beside(&lanes, jobs, job, |lane, end, result| {
+        ctx.check(format!("/parting poll {end}, two pairs each way, {}", lane.name), result);
+    });
+}
+
+fn crossed(ends: &Ends, end: &str) -> Result<(), String> {
+    let Ends { server, client, gids, mtu, .. } = ends.clone();
+    let back = Ends { server: client, client: server, host: CLIENT, gids: [gids[1], gids[0]], mtu };
+    thread::scope(|scope| {
+        let pair = |ends| scope.spawn(move || checked(ends, "/parting", &["poll", end, "100"]));
+        let pairs = [ends, &back, ends, &back].map(pair);
+        let results = pairs.map(|pair| pair.join().map_err(|_| "a thread of ours panicked".to_string())?);
+        results.into_iter().collect()
+    })
 }
 
 /// How the addresses of hosts begin, that of the first ends with 1.

@@ -313,15 +313,17 @@ impl Flow {
         self.paid(clock::now_ns());
     }
 
-    /// The same, unless a lock that it takes is held.
-    pub(super) fn pay_now(&self, qp: &Qp) {
-        port::with_outbox(|out| {
-            self.pay_along(qp, clock::now_ns(), out);
-            let mut rq = qp.rq.try_lock();
-            let faults = rq.as_mut().and_then(|rq| rq.faults.as_mut());
-            let chance = faults.map(|faults| &mut faults.chance);
-            qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
-        });
+    /// The QP has taken its last message: what it has taken is acknowledged, whether it was asked for or not, since nobody will
+    /// be there to ask. Called with no lock held.
+    pub(super) fn part(&self, qp: &Qp) {
+        let mut rq = qp.rq.lock();
+        let owes = match &mut *self.receiving.lock() {
+            Receiving::Reliable(r, _) => r.acknowledge_all(),
+            Receiving::Unreliable(_) => false,
+        };
+        if owes {
+            self.reply(qp, &mut rq);
+        }
     }
 
     /// Adds the acknowledgement that waits to what leaves anyway.

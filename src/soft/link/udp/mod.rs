@@ -9,6 +9,7 @@ mod groups;
 mod lookout;
 mod owed;
 mod pace;
+mod parting;
 pub mod port;
 pub mod share;
 mod sides;
@@ -18,7 +19,7 @@ use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
 use crate::sys::{errno::Errno, fd, fork::ParentFd, is_setuid, log, uncancelled};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
@@ -34,6 +35,9 @@ const OVERHEAD: u32 = 8 + 12 + 16 + 4 + 4;
 
 /// The most that a socket buffer is asked to hold; the kernel grants what it may.
 const SOCKET_BUFFER: usize = 4 << 20;
+
+/// The port of the discard service, RFC 863.
+const DISCARD: u16 = 9;
 
 /// Where a packet goes, and as whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,19 +120,28 @@ impl Endpoint {
         Ok(Self { socket: ParentFd::new(fd::lift(socket.into())?), dual, segments })
     }
 
-    /// Binds the port anew, as the last one to do so, in place of the old socket; what waited there is lost. Sets of
-    /// descriptors forget the old one. `groups`: those that the old one is in.
+    /// Binds the port anew, as the last one to do so, in place of the old socket, which is returned: packets may have come there
+    /// meanwhile. `groups`: those that the old one is in.
     ///
     /// # Errors
     /// As of `open`; the old socket stays.
-    fn renew(&self, groups: &Memberships) -> Result<(), Errno> {
+    fn renew(&self, groups: &Memberships) -> Result<ParentFd, Errno> {
         let new = Self::bind(UDP_PORT)?;
         groups.move_to(&new.as_fd());
+        let old = ParentFd::new(self.as_fd().try_clone_to_owned().map_err(Errno::from)?);
         // SAFETY: both descriptors are open and owned here; the number stays with its owner.
         match unsafe { libc::dup3(new.fd(), self.fd(), libc::O_CLOEXEC) } {
             -1 => Err(Errno::last()),
-            _ => Ok(()),
+            _ => Ok(old),
         }
+    }
+
+    /// What comes from now on goes to whoever bound the port before; what waits here can still be taken. The kernel gives a
+    /// socket that is connected nothing but its peer's datagrams, and this peer sends none.
+    fn step_back(&self) {
+        let nobody: IpAddr = if self.dual { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+        // Without a way there it stays where packets go, and what still comes is lost.
+        let _ = SockRef::from(&self.as_fd()).connect(&SockAddr::from(SocketAddr::new(nobody, DISCARD)));
     }
 
     /// Readable when packets wait.
@@ -381,6 +394,35 @@ mod tests {
         reaches(&b, Some(&a));
         drop(b);
         reaches(&a, None);
+    }
+
+    #[test]
+    fn whoever_steps_back_keeps_what_waits_and_others_get_the_rest() {
+        for to in ["127.0.0.1", "::1"] {
+            let to: IpAddr = to.parse().unwrap();
+            let Ok(sender) = UdpSocket::bind((to, 0)) else { continue };
+            let first = Endpoint::bind(0).unwrap();
+            let port = control::local_port(&first.socket);
+            let last = Endpoint::bind(port).unwrap();
+            let mut rx = RxBatch::new().unwrap();
+            sender.send_to(&[1; 16], (to, port)).unwrap();
+            wait_readable(&last);
+            last.step_back();
+            sender.send_to(&[2; 16], (to, port)).unwrap();
+            wait_readable(&first);
+            assert_eq!(first.receive(&mut rx), 1);
+            assert_eq!(rx.packets().next().unwrap().datagram, [2; 16]);
+            assert_eq!(last.receive(&mut rx), 1);
+            assert_eq!(rx.packets().next().unwrap().datagram, [1; 16]);
+            // And it can still answer.
+            let ip = IpUdp { dst_port: sender.local_addr().unwrap().port(), ..IpUdp::new(to, to, port) };
+            let mut tx = Outbox::new();
+            let opcode = Opcode::new(Transport::Rc, Operation::Acknowledge);
+            tx.push(&Packet::new(Bth::new(opcode, Qpn(2), Psn::new(3))), 0);
+            batch::send(last.sender(), &ip, &Path::new(to, to), &mut tx, true);
+            sender.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+            assert!(sender.recv_from(&mut [0; 64]).unwrap().1.port() == port);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::pace::Destination;
 use super::share::Share;
 use super::{Endpoint, Path, Received, RxBatch, fits, largest_fitting, route_mtu};
 use crate::soft::ah::Address;
-use crate::soft::engine::UDP_TOKEN;
+use crate::soft::engine::{self, UDP_TOKEN};
 use crate::soft::link::faults::chance::Chance;
 use crate::soft::link::faults::packets::{self, Held};
 use crate::soft::link::pcap;
@@ -24,6 +24,7 @@ use crate::sys::annotate::RwLock;
 use crate::sys::clock;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
+use crate::sys::exit;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::thread;
@@ -31,7 +32,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -74,19 +75,19 @@ pub(super) fn with_outbox<R>(work: impl FnOnce(&mut Outbox) -> R) -> R {
 /// The RoCEv2 port of a process, opened when something first needs it.
 #[derive(Debug, Default)]
 pub struct Port {
-    door: OnceLock<Door>,
+    pub(super) door: OnceLock<Door>,
     opening: Lock<()>,
     /// Made when the port is opened.
-    batch: Lock<Option<RxBatch>>,
-    flows: RwLock<HashMap<u32, Arc<Flow>>>,
+    pub(super) batch: Lock<Option<RxBatch>>,
+    pub(super) flows: RwLock<HashMap<u32, Arc<Flow>>>,
     share: Share,
     memberships: Lock<Memberships>,
     lookout: OnceLock<Lookout>,
-    owed: Owed,
+    pub(super) owed: Owed,
     /// The hosts of all flows.
     destinations: Lock<HashMap<IpAddr, Weak<Destination>>>,
     /// Flows, for a look without the lock.
-    connections: AtomicU32,
+    pub(super) connections: AtomicU32,
     /// Polls since the last datagram,
     polls: AtomicU32,
     /// and since the last one that another process brought.
@@ -109,8 +110,8 @@ struct Touched {
 
 /// An open port.
 #[derive(Debug)]
-struct Door {
-    endpoint: Endpoint,
+pub(super) struct Door {
+    pub(super) endpoint: Endpoint,
     /// The socket, and what brings the packets that other processes get for us.
     set: Epoll,
 }
@@ -139,16 +140,12 @@ impl Port {
             let _ = self.door.set(door);
             self.follow_groups(qp.node);
             look_out(qp.node);
+            exit::at_exit(engine::leave);
         }
         match self.door.get() {
             Some(door) => self.share.open_inbox(&door.set, qp.num.slot()),
             None => Err(Errno::EADDRINUSE),
         }
-    }
-
-    /// The acknowledgement that waits.
-    pub(super) fn owed(&self) -> &Owed {
-        &self.owed
     }
 
     /// Lets packets wake who waits for the set, or not.
@@ -233,16 +230,6 @@ impl Port {
         let new = Arc::new(Destination::default());
         all.insert(dst, Arc::downgrade(&new));
         new
-    }
-
-    /// The QP is reset or destroyed. Called with no lock held.
-    pub fn disconnect(&self, qp: &Qp) {
-        if self.door.get().is_some() {
-            self.owed.settle();
-            let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
-            flows.remove(&qp.num.0);
-            self.connections.store(flows.len() as u32, Ordering::Relaxed);
-        }
     }
 
     /// Sends datagrams, those of one size as one where `join` allows; while the port is closed they are lost. `chance` has
@@ -376,13 +363,19 @@ impl Port {
         }
         self.receive_into(node, door, &mut batch, true, false);
         let not_before = clock::now_ns();
-        if door.endpoint.renew(&self.memberships.lock()).is_err() {
+        let Ok(old) = door.endpoint.renew(&self.memberships.lock()) else {
             // Not again at once.
             return self.bound.store(not_before, Ordering::Relaxed);
-        }
+        };
         let _ = door.set.add(door.endpoint.as_fd(), epoll::IN, 0);
         if let Some(lookout) = self.lookout.get() {
             self.show(door, lookout, not_before);
+        }
+        // What came before the new socket was there. Nothing more comes, so this ends.
+        if let Some(rx) = &mut *batch {
+            while rx.receive(old.as_raw_fd()) > 0 {
+                self.serve(node, rx.packets(), true, false);
+            }
         }
     }
 
@@ -403,7 +396,7 @@ impl Port {
     }
 
     /// `inbox`: also what other processes bring. `again`: this thread will look again.
-    fn receive_into(
+    pub(super) fn receive_into(
         &self,
         node: &Node,
         door: &Door,
@@ -524,7 +517,7 @@ impl Port {
         }
     }
 
-    fn flow(&self, qp: &Qp) -> Option<Arc<Flow>> {
+    pub(super) fn flow(&self, qp: &Qp) -> Option<Arc<Flow>> {
         self.flows.read().unwrap_or_else(|e| e.into_inner()).get(&qp.num.0).cloned()
     }
 }

@@ -288,6 +288,34 @@ fn short_messages_of_a_talk_are_acknowledged_together() {
     }
 }
 
+/// The peer of whoever leaves would ask in vain.
+#[test]
+fn who_leaves_acknowledges_what_nobody_has_asked_for() {
+    let mut net = Net::new(20, PATIENCE);
+    net.hosts[0].requester.set_in_talk(true);
+    for last in [3, 5] {
+        for _ in net.hosts[0].sends.requests.len()..last {
+            let at = net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 64]) as usize;
+            net.hosts[0].sends.requests[at].0.signaled = false;
+        }
+        assert!(!net.run(net.now + MS / 2));
+        assert_eq!(
+            (net.hosts[1].receives.arrived.len(), net.hosts[0].sends.done.len()),
+            (last, if last == 3 { 0 } else { 3 })
+        );
+        assert!(net.hosts[1].responder.acknowledge_all());
+        assert!(net.run(net.now + MS / 2));
+        assert!(!net.hosts[1].responder.acknowledge_all(), "once");
+    }
+    assert_eq!((net.count(0, |_| true), net.count(1, is(Operation::Acknowledge))), (5, 2));
+    // What has its answer needs no other, which a peer would take for an atomic's.
+    let at = net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 64]) as usize;
+    net.hosts[0].sends.requests[at].0.signaled = false;
+    net.hosts[0].sends.post(WrOpcode::FetchAdd, 0, vec![0; 8]);
+    assert!(net.run(net.now + MS / 2));
+    assert!(!net.hosts[1].responder.acknowledge_all());
+}
+
 #[test]
 fn congestion_halves_what_is_under_way_once_in_a_round_trip() {
     let mut net = Net::new(18, PATIENCE);
