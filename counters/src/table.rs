@@ -70,7 +70,7 @@ counters! {
     UnicastXmitPackets "unicast_xmit_packets" Port, "packets", "sent to one QP", "core";
     UnicastRcvPackets "unicast_rcv_packets" Port, "packets", "received for one QP", "core";
     MulticastXmitPackets "multicast_xmit_packets" Port, "packets", "sent to a multicast group", "core";
-    MulticastRcvPackets "multicast_rcv_packets" Port, "packets", "received for a multicast group, once for each QP", "core";
+    MulticastRcvPackets "multicast_rcv_packets" Port, "packets", "received for a multicast group, once for each QP, and those that no QP wanted", "core";
     PortRcvErrors "port_rcv_errors" Port, "packets", "received with a wrong ICRC, header, length or pad", "core";
     PortRcvConstraintErrors "port_rcv_constraint_errors" Port, "packets", "received with a P_Key of another partition", "core";
     PortXmitDiscards "port_xmit_discards" Port, "packets", "0: what the kernel does not take is lost unseen, as on a wire", "core";

@@ -1,5 +1,5 @@
 //! Packets that nobody should send, from another namespace, by IPv4 and IPv6: each is dropped, counted where it belongs and
-//! nowhere else, and disturbs nobody (`c-tests/trials/forged.c` has the cases).
+//! nowhere else, and disturbs nobody (`c-tests/trials/forged.h` has the cases).
 use std::time::Duration;
 
 use super::netns::{CLIENT, CLIENT_6, Net, SERVER, SERVER_6};
@@ -29,7 +29,8 @@ fn forged(ctx: &mut Ctx<'_>) {
         Ok(net) => net,
         Err(why) => return ctx.check("making two namespaces", Err(why)),
     };
-    let [victim, client] = [0, 1].map(|host| net.place(ctx.stage, host));
+    let [victim, client] =
+        [0, 1].map(|host| net.place(ctx.stage, host).with_env("C_TESTS_INTERFACE", "veth0"));
     for (name, ends) in [("IPv4", [SERVER, CLIENT, OTHER]), ("IPv6", [SERVER_6, CLIENT_6, OTHER_6])] {
         ctx.check(format!("each is dropped and counted, {name}"), run_pair(&victim, &client, ends));
     }

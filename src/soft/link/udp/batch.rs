@@ -36,6 +36,14 @@ pub struct Received<'a> {
     pub datagram: &'a [u8],
 }
 
+impl Received<'_> {
+    /// A router's queue was long (ECN's CE).
+    pub fn is_marked(&self) -> bool {
+        const ECN: u8 = 3;
+        self.traffic_class & ECN == ECN
+    }
+}
+
 struct Slot {
     len: usize,
     /// Bytes of each packet in it but the last.

@@ -72,8 +72,13 @@ pub(super) fn take_for_group(node: &Node, received: &Received<'_>) {
         Ok(parsed) => parsed,
         Err(why) => return count_lost(node, received, why),
     };
-    let Some(deth) = packet.deth.filter(|_| packet.bth.dest_qpn == Qpn::MULTICAST) else { return };
-    for qp in node.groups.members(group) {
+    let deth = packet.deth.filter(|_| packet.bth.dest_qpn == Qpn::MULTICAST);
+    let members = node.groups.members(group);
+    // The kernel gives us other processes' groups, too, where ours are more than a socket may join.
+    let Some(deth) = deth.filter(|_| !members.is_empty()) else {
+        return count_lost(node, received, Event::Dropped);
+    };
+    for qp in members {
         qp.rq.lock().stats.event(Event::McastRcv, 1);
         take_datagram(&qp, received, &packet, deth, payload);
     }
@@ -94,6 +99,9 @@ pub(super) fn take_datagram(qp: &Qp, received: &Received<'_>, packet: &Packet, d
     let mut rq = qp.rq.lock();
     if qp.kind != QpType::Ud || !rq.listens(qp) || payload.len() > Qp::MAX_DATAGRAM as usize {
         return rq.drop_datagram(&request, Event::Dropped);
+    }
+    if received.is_marked() {
+        rq.stats.event(Event::EcnMarked, 1);
     }
     let grh = received.ip.grh(received.datagram.len(), received.traffic_class, received.hop_limit);
     if rq.begin_datagram(qp, request, deth.qkey, &grh) && rq.place(qp, Run::of(payload)).is_ok() {

@@ -52,9 +52,6 @@ const TAKE_OVERS: u64 = 200_000_000;
 /// Where processes that share the port find each other.
 const SHARERS: &str = "port";
 
-/// The ECN bits of a traffic class, and what they say when a router's queue was long.
-const ECN: u8 = 3;
-const CONGESTION_EXPERIENCED: u8 = 3;
 /// The bit of a P_Key that distinguishes full from limited members of a partition.
 const FULL_MEMBER: u16 = 0x8000;
 
@@ -507,7 +504,7 @@ impl Port {
         let Touched { flow, due, answered, .. } = &mut touched[i];
         // A connection is between two addresses.
         if received.ip.src == flow.path().dst {
-            if received.traffic_class & ECN == CONGESTION_EXPERIENCED {
+            if received.is_marked() {
                 flow.notify(qp);
             }
             *answered |= packet.bth.opcode.operation.is_response();
@@ -554,5 +551,8 @@ pub(super) fn parse<'a>(received: &Received<'a>) -> Result<(Packet, &'a [u8]), E
 pub(super) fn count_lost(node: &Node, received: &Received<'_>, why: Event) {
     node.stats.port_event(Event::RcvPackets, 1);
     node.stats.port_event(Event::RcvWords, received.datagram.len() as u64 / 4);
+    if received.ip.dst.is_multicast() {
+        node.stats.port_event(Event::McastRcv, 1);
+    }
     node.stats.port_event(why, 1);
 }
