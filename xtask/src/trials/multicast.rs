@@ -71,14 +71,7 @@ fn second_link(net: &Net) -> Result<(), String> {
     ] {
         run::run(run::command("ip", args.split_whitespace()), Duration::from_secs(10))?.success()?;
     }
-    // Until the kernel has given both interfaces their own addresses, rows of the GID tables come and go.
-    let links = |name: &String| {
-        let list = run::command("ip", ["-n", name, "-o", "-6", "addr", "show", "scope", "link"]);
-        let shown = run::run(list, Duration::from_secs(10)).map(|outcome| outcome.out).unwrap_or_default();
-        shown.lines().filter(|line| !line.contains("tentative")).count()
-    };
-    let settled = run::until(Duration::from_secs(20), || [a, b].into_iter().all(|name| links(name) == 2));
-    if settled { Ok(()) } else { Err("no link-local addresses within 20 s".into()) }
+    net.settle(2)
 }
 
 /// Counts from now on what leaves by another interface.

@@ -44,6 +44,11 @@ impl Net {
         let net = Net { names, hub };
         for name in net.namespaces() {
             ip(&format!("netns add {name}"))?;
+            // Nobody else is on these links: an address need not wait whether somebody has it. Where this may not be set, it waits.
+            let script =
+                "for which in all default; do echo 0 >/proc/sys/net/ipv6/conf/$which/accept_dad; done";
+            let words = ["netns", "exec", name, "sh", "-c", script];
+            let _ = run::run(run::command("ip", words), Duration::from_secs(10));
             ip(&format!("-n {name} link set lo up"))?;
         }
         match &net.hub {
@@ -67,7 +72,20 @@ impl Net {
             ip(&format!("-n {name} -6 addr add fd77::{n}/64 dev veth0 nodad"))?;
             ip(&format!("-n {name} link set veth0 up"))?;
         }
+        net.settle(1)?;
         Ok(net)
+    }
+    /// Waits until the kernel has given every host's interfaces, so many, their own addresses: until then, rows of GID tables
+    /// come and go, and an index that one program has found is another address's for the next.
+    pub fn settle(&self, interfaces: usize) -> Result<(), String> {
+        let is_settled = |name: &String| {
+            addresses(name).is_ok_and(|shown| {
+                let links = shown.lines().filter(|line| line.contains("scope link")).count();
+                links == interfaces && !shown.contains("tentative")
+            })
+        };
+        let settled = run::until(Duration::from_secs(20), || self.names.iter().all(is_settled));
+        if settled { Ok(()) } else { Err("no link-local addresses within 20 s".into()) }
     }
     fn namespaces(&self) -> impl Iterator<Item = &String> {
         self.names.iter().chain(&self.hub)
@@ -136,5 +154,35 @@ pub fn gid_index(place: &Place, address: &str) -> Result<usize, String> {
 }
 
 fn ip(args: &str) -> Result<(), String> {
-    run::run(run::command("ip", args.split_whitespace()), Duration::from_secs(10))?.success().map(drop)
+    ask_ip(args).map(drop)
+}
+
+fn ask_ip(args: &str) -> Result<String, String> {
+    Ok(run::run(run::command("ip", args.split_whitespace()), Duration::from_secs(10))?.success()?.out)
+}
+
+/// The IPv6 addresses of a namespace, a line each.
+fn addresses(name: &str) -> Result<String, String> {
+    ask_ip(&format!("-n {name} -o -6 addr show"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program may look up a GID's index and another one use it a moment later.
+    #[test]
+    fn hosts_have_all_their_addresses_when_they_have_been_made() {
+        if !run::is_root() {
+            return;
+        }
+        for hosts in [2, 3] {
+            let net = Net::of(hosts).unwrap();
+            let now: Vec<String> = net.names.iter().map(|name| addresses(name).unwrap()).collect();
+            std::thread::sleep(Duration::from_secs(3));
+            for (name, before) in net.names.iter().zip(now) {
+                assert_eq!(before, addresses(name).unwrap());
+            }
+        }
+    }
 }
