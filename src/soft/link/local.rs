@@ -133,6 +133,7 @@ fn count_refusal(sq: &Requester, at: u64, peer: Option<&Qp>, why: &Trouble) {
         }
         Trouble::There(Nak::Silent) => {}
         Trouble::There(_) if peer.is_reliable() => rq.stats.refused(),
+        Trouble::There(Nak::Rnr) => rq.stats.event(Event::NoReceive, 1),
         _ => rq.stats.event(Event::Dropped, 1),
     }
 }

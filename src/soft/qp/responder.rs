@@ -355,7 +355,8 @@ impl Responder {
             cqe.slid = if own != 0 && ending.slid != 0 { ending.slid } else { own };
             cqe.sl = if own == 0 { self.packet_type } else { ending.sl };
         }
-        self.stats.done(request.op, payload);
+        // Of several packets, only the last says that it has an immediate.
+        self.stats.done(if write { WrOpcode::WriteImm } else { request.op }, payload);
         self.complete(qp, cqe, ending.solicited)
     }
 

@@ -14,8 +14,10 @@ pub const TRIALS: &[Trial] = &[Trial { name: "stats", limit: Duration::from_secs
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Packets of the client's requests in the script `exchange` of c-tests/trials/counters.c, and of their answers.
-const REQUESTS: u64 = 17;
-const ANSWERS: u64 = 13;
+const REQUESTS: u64 = 20;
+const ANSWERS: u64 = 14;
+/// Scripts of c-tests/trials/unreliable.c.
+const UNRELIABLE: [&str; 2] = ["uc", "ud"];
 
 fn stats(ctx: &mut Ctx<'_>) {
     let folder = ctx.stage.public.path().to_path_buf();
@@ -23,9 +25,18 @@ fn stats(ctx: &mut Ctx<'_>) {
     let ring = me.clone().with_env("ANYVERBS_DIRECT", "0");
     let local = run::run(me.command("/counters", ["server", "-", "0", "local"]), LIMIT);
     ctx.check("one process", local.and_then(run::Outcome::success).map(drop));
+    for script in UNRELIABLE {
+        let port = run::port().to_string();
+        let local = run::run(me.command("/unreliable", ["local", "-", &port, script]), LIMIT);
+        ctx.check(format!("{script}, one process"), local.and_then(run::Outcome::success).map(drop));
+    }
     for (what, place) in [("direct access", &me), ("rings alone", &ring)] {
         for script in ["exchange", "rnr"] {
             let good = pair_at("127.0.0.1", "/counters", place, place, &[script], LIMIT);
+            ctx.check(format!("{script}, two processes, {what}"), good);
+        }
+        for script in UNRELIABLE {
+            let good = pair_at("127.0.0.1", "/unreliable", place, place, &[script], LIMIT);
             ctx.check(format!("{script}, two processes, {what}"), good);
         }
     }
@@ -55,6 +66,10 @@ fn two_hosts(ctx: &mut Ctx<'_>, net: &netns::Net) {
     let pair = |script| pair_at(netns::SERVER, "/counters", &server, &client, &[script], LIMIT);
     ctx.check("exchange, two hosts", pair("exchange"));
     ctx.check("rnr, two hosts", pair("rnr"));
+    for script in UNRELIABLE {
+        let good = pair_at(netns::SERVER, "/unreliable", &server, &client, &[script], LIMIT);
+        ctx.check(format!("{script}, two hosts"), good);
+    }
     ctx.check("a rule that drops one packet in a hundred", net.lose(1));
     ctx.check("load, two hosts, 1 % lost", pair("load"));
 }

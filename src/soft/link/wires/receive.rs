@@ -220,7 +220,14 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
             let timer = rq.min_rnr_timer;
             reply(&mut rq, Answer::Nak(psn, Refusal::Nak(nak, timer)));
         }
-        Err(_) => in_vain(qp, &rq, h),
+        Err(nak) => {
+            in_vain(qp, &rq, h);
+            match nak {
+                Nak::Silent => {}
+                Nak::Rnr => rq.stats.event(Event::NoReceive, 1),
+                _ => rq.stats.event(Event::Dropped, 1),
+            }
+        }
     }
     None
 }
