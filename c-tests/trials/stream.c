@@ -1,6 +1,7 @@
 /* stream server|client HOST PORT MIB: RDMA WRITEs of that many MiB, 256 KiB each and four at a time, whose last carries an
- * immediate; the server looks at every byte. C_TESTS_TCLASS is the traffic class of the connection. */
-#include "pair.h"
+ * immediate; the server looks at every byte. C_TESTS_TCLASS is the traffic class of the connection. The client prints what both have
+ * counted of congestion, which is the same. */
+#include "counting.h"
 
 enum { CHUNK = 256 << 10, WINDOW = 4 };
 
@@ -41,6 +42,23 @@ int main(int argc, char **argv)
 		printf("%zu bytes in %llu us\n", total, (unsigned long long)(now_ns() - before) / 1000);
 	}
 	tcp_sync(&p);
+	look(p.qp, mine, &n_mine);
+	tell(&p);
+	if (!server) {
+		uint64_t marked = their("hw_counters/np_ecn_marked_roce_packets"), sent = their("hw_counters/np_cnp_sent");
+		uint64_t end = now_ns() + 5000000000ull;
+		/* The last one may be on its way. */
+		while (my("hw_counters/rp_cnp_handled") < sent && now_ns() < end) {
+			CHECK(ibv_poll_cq(p.cq, 0, NULL) == 0);
+			look(p.qp, mine, &n_mine);
+		}
+		is("CNPs handled", my("hw_counters/rp_cnp_handled"), sent);
+		at_least("packets marked", marked, sent);
+		is("CNPs of the client", my("hw_counters/np_cnp_sent") + their("hw_counters/rp_cnp_handled"), 0);
+		printf("%llu of %llu packets marked, %llu CNPs\n", (unsigned long long)marked,
+		       (unsigned long long)their("counters/port_rcv_packets"), (unsigned long long)sent);
+	}
+	tcp_sync(&p);
 	pair_destroy(&p);
-	return 0;
+	return wrong;
 }

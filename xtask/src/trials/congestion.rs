@@ -1,12 +1,12 @@
 //! Routers that mark packets instead of dropping them (ECN): the peer answers with CNPs, the sender's window gets smaller, and all
-//! bytes arrive. Without the application's traffic class saying so, no packet asks for it.
+//! bytes arrive; both ends count what the kernel's rules do. Without the application's traffic class saying so, no packet asks for it.
 use std::time::Duration;
 
 use super::netns::{CLIENT, Net, SERVER};
 use crate::{
     report::{Ctx, Trial},
     run,
-    trials::pair_at,
+    trials::pair_says,
 };
 
 pub const TRIALS: &[Trial] = &[Trial { name: "ecn", limit: Duration::from_secs(90), run: ecn }];
@@ -25,6 +25,14 @@ struct Counts {
     capable: u64,
     all: u64,
     cnp: u64,
+    told: Told,
+}
+
+/// What the two ends' counters say: packets that came to the server, those with a mark, and CNPs.
+struct Told {
+    marked: u64,
+    received: u64,
+    cnps: u64,
 }
 
 fn ecn(ctx: &mut Ctx<'_>) {
@@ -39,26 +47,35 @@ fn ecn(ctx: &mut Ctx<'_>) {
     let transfer = |class: &str, mark: Option<&str>| {
         rules(&net, mark)?;
         let [server, client] = [&server, &client].map(|p| p.clone().with_env("C_TESTS_TCLASS", class));
-        pair_at(SERVER, "/stream", &server, &client, &["4"], Duration::from_secs(60))?;
-        counts(&net)
+        let said = pair_says(SERVER, "/stream", &server, &client, &["4"], Duration::from_secs(60))?;
+        counts(&net, told(&said)?)
     };
     let wanted = |ok: bool, counts: &Counts| {
-        let Counts { capable, all, cnp } = counts;
-        if ok { Ok(()) } else { Err(format!("datagrams: {all}, {capable} of them ECN-capable; CNPs: {cnp}")) }
+        let Counts { capable, all, cnp, told: Told { marked, received, cnps } } = counts;
+        if ok && cnp == cnps {
+            return Ok(());
+        }
+        Err(format!(
+            "datagrams: {all}, {capable} of them ECN-capable; CNPs: {cnp}; \
+             counted: {marked} of {received} packets marked, {cnps} CNPs"
+        ))
     };
     let plain = transfer("0", Some("numgen random mod 10 == 0"));
-    let check = |c: &Counts| wanted(c.capable == 0 && c.cnp == 0 && c.all > 0, c);
+    let check = |c: &Counts| wanted(c.capable == 0 && c.cnp == 0 && c.all > 0 && c.told.marked == 0, c);
     ctx.check("traffic class 0: nothing is marked", plain.as_ref().map_err(Clone::clone).and_then(check));
     let some = transfer(ECT, Some("numgen random mod 10 == 0"));
-    let check = |c: Counts| wanted(c.capable == c.all && c.cnp > 0, &c);
+    let check = |c: Counts| {
+        let is_some = 0 < c.told.marked && c.told.marked < c.told.received;
+        wanted(c.capable == c.all && c.cnp > 0 && is_some, &c)
+    };
     ctx.check("one datagram in ten marked: CNPs, and all bytes", some.and_then(check));
     let none = transfer(ECT, None);
-    let check = |c: Counts| wanted(c.capable == c.all && c.cnp == 0, &c);
+    let check = |c: Counts| wanted(c.capable == c.all && c.cnp == 0 && c.told.marked == 0, &c);
     ctx.check("none marked: no CNP", none.and_then(check));
     // A window of a packet or two leaves nothing for the kernel to cut.
     let each = transfer(ECT, Some("meta l4proto udp"));
     let small = |c: Counts| match &plain {
-        Ok(plain) => wanted(c.cnp > 0 && c.all > 3 * plain.all, &c)
+        Ok(plain) => wanted(c.cnp > 0 && c.all > 3 * plain.all && c.told.marked == c.told.received, &c)
             .map_err(|why| format!("{why}; unmarked: {} datagrams", plain.all)),
         Err(why) => Err(why.clone()),
     };
@@ -83,8 +100,18 @@ fn rules(net: &Net, mark: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
+/// What the client has said at its end.
+fn told(said: &str) -> Result<Told, String> {
+    let line = said.lines().find(|line| line.ends_with(" CNPs"));
+    let mut numbers = line.into_iter().flat_map(|line| line.split(' ')).filter_map(|word| word.parse().ok());
+    match [numbers.next(), numbers.next(), numbers.next()] {
+        [Some(marked), Some(received), Some(cnps)] => Ok(Told { marked, received, cnps }),
+        _ => Err(format!("the client has not said what was counted: {said}")),
+    }
+}
+
 /// What the server has got, and the CNPs that the client has.
-fn counts(net: &Net) -> Result<Counts, String> {
+fn counts(net: &Net, told: Told) -> Result<Counts, String> {
     let [server, client] = [nft(net, 0, "list ruleset")?, nft(net, 1, "list ruleset")?];
     let count = |rules: &str, name: &str| {
         let line = rules.lines().find(|line| line.contains(&format!("comment \"{name}\"")));
@@ -96,6 +123,7 @@ fn counts(net: &Net) -> Result<Counts, String> {
         capable: count(&server, "capable")?,
         all: count(&server, "all")?,
         cnp: count(&client, "cnp")?,
+        told,
     })
 }
 

@@ -130,13 +130,28 @@ fn pair_at(
     more: &[&str],
     limit: Duration,
 ) -> Result<(), String> {
+    pair_says(host, program, server, client, more, limit).map(drop)
+}
+
+/// The same, and what the client prints.
+fn pair_says(
+    host: &str,
+    program: &str,
+    server: &Place,
+    client: &Place,
+    more: &[&str],
+    limit: Duration,
+) -> Result<String, String> {
     let port = run::port().to_string();
     let args = |role| [role, host, &port].into_iter().chain(more.iter().copied());
     let server = run::spawn(server.command(program, args("server")))?;
     let client = run::spawn(client.command(program, args("client")))?;
     let client = client.finish(limit);
     let server = server.finish(if client.ok() { Duration::from_secs(5) } else { Duration::from_secs(2) });
-    if client.ok() && server.ok() { Ok(()) } else { Err(format!("server: {server}\n    client: {client}")) }
+    if client.ok() && server.ok() {
+        return Ok(client.out);
+    }
+    Err(format!("server: {server}\n    client: {client}"))
 }
 
 /// What a process could leave behind: everything in /dev/shm, in the folders that every program of the machine uses what
