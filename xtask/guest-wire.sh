@@ -24,6 +24,12 @@ ip addr add fd00:9:1::1/64 dev veth0 nodad
 ip -n peer addr add fd00:9:1::2/64 dev veth1 nodad
 ip netns exec peer sleep 100000 &
 holder=$!
+# Until the kernel has tried out the interfaces' own addresses, rows of GID tables come and go.
+for _ in $(seq 200); do
+  if ! { ip -6 addr show; ip -n peer -6 addr show; } | grep -q tentative &&
+    [ "$(ip -n peer -6 addr show scope link | grep -c inet6)" -eq 2 ]; then break; fi
+  sleep 0.05
+done
 
 ours() { exec ip netns exec peer env ANYVERBS_SOFT=1 LD_LIBRARY_PATH="$lib" "$@"; }
 kernel() { exec "$@"; }

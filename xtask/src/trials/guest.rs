@@ -35,6 +35,8 @@ const WIRE: &[&str] = &[
     "program 4 messages",
     "program 6 rdma_read",
     "program 4 rdma_write",
+    "program 4 groups -a -j veth0",
+    "program 6 groups -j veth0",
     "perftest 4 ib_send_lat -n 200",
     "perftest 6 ib_write_lat -n 200",
     "perftest 4 ib_read_lat -n 200",
@@ -52,7 +54,7 @@ const LOSSY: &[(u32, &[&str])] = &[
 ];
 
 /// Programs of `c-tests` with a host at either end.
-const PAIRS: [&str; 4] = ["messages", "rdma_read", "rdma_write", "stress/hosts"];
+const PAIRS: [&str; 5] = ["messages", "rdma_read", "rdma_write", "stress/hosts", "kernel/groups"];
 
 /// Lines of guest-kernel.sh: tools, then rows for each provider.
 const KERNEL: usize = 4 + PROVIDERS.len() * 18;
