@@ -1,15 +1,23 @@
-//! Mappings, of memfds and of nothing. None of them is inherited by a forked child.
+//! Mappings, of memfds and of nothing, none of which a forked child inherits; and of devices' memory, which it does.
 use super::{errno::Errno, fork};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of a page.
+/// Bytes of a page. Asked once: the question costs fifty instructions.
 pub fn page_size() -> usize {
-    // SAFETY: sysconf only asks.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: sysconf only asks.
+            let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+            let size = usize::try_from(size).unwrap_or(4096);
+            KNOWN.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
 }
 
 /// Brings pages of mapped files to their files (msync(2)); false where that fails, as for memory that is not mapped.
@@ -67,27 +75,11 @@ impl Mapping {
         Self::place(len, prot, flags, -1, 0)
     }
 
-    /// Maps where the kernel likes, but not where the application has registered memory and unmapped it since: peers may
-    /// still write there.
     fn place(len: usize, prot: i32, flags: i32, fd: RawFd, offset: libc::off_t) -> Result<Self, Errno> {
-        let mut refused = Vec::new();
-        loop {
-            // SAFETY: the kernel chooses a free range; nothing existing is touched.
-            let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, offset) };
-            if base == libc::MAP_FAILED {
-                return Err(Errno::last());
-            }
-            // SAFETY: the range was just mapped by us.
-            unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
-            let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::ENOMEM)?;
-            let mapping = Self { base, len, generation: fork::generation() };
-            let taken = TAKEN.get().is_some_and(|taken| taken(base.as_ptr() as u64, len as u64));
-            if !taken || refused.len() == PLACES {
-                return Ok(mapping);
-            }
-            // Kept until a better place is found, so that the kernel does not offer it again.
-            refused.push(mapping);
-        }
+        let base = find(len, prot, flags, fd, offset)?;
+        // SAFETY: the range was just mapped by us.
+        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_DONTFORK) };
+        Ok(Self { base, len, generation: fork::generation() })
     }
 
     /// The first byte; page aligned.
@@ -132,8 +124,115 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: this value owns the range, and it is mapped in the process that made it.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+            unmap(self.base, self.len);
         }
+    }
+}
+
+/// A writable MAP_SHARED mapping of a device's memory. A forked child has it as well and may go on with it, as with those of
+/// compiled providers.
+#[derive(Debug)]
+pub struct DeviceMapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: as for `Mapping`.
+unsafe impl Send for DeviceMapping {}
+// SAFETY: as for `Mapping`.
+unsafe impl Sync for DeviceMapping {}
+
+impl DeviceMapping {
+    /// Maps `len` bytes of `fd` from `offset` on. Errors are those of mmap(2).
+    pub fn new(fd: RawFd, offset: u64, len: usize) -> Result<Self, Errno> {
+        let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        let base = map(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd, offset)?;
+        let mut mapping = Self { base, len };
+        if is_taken(base, len) {
+            mapping.move_away();
+        }
+        Ok(mapping)
+    }
+
+    /// To where nothing else is. It is moved since a device may let its memory be mapped but once; if that fails it stays.
+    #[cold]
+    fn move_away(&mut self) {
+        let (prot, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        let Ok(place) = find(self.len, prot, flags, -1, 0) else { return };
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both ranges are ours, and nobody has an address of either yet; the one moved to is replaced.
+        let moved =
+            unsafe { libc::mremap(self.base.as_ptr().cast(), self.len, self.len, how, place.as_ptr()) };
+        if moved == libc::MAP_FAILED {
+            unmap(place, self.len);
+        } else {
+            self.base = place;
+        }
+    }
+
+    /// The first byte; page aligned.
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+}
+
+impl Drop for DeviceMapping {
+    fn drop(&mut self) {
+        unmap(self.base, self.len);
+    }
+}
+
+/// Maps where the kernel likes, but not where the application has registered memory and unmapped it since: peers may
+/// still write there. What is refused is kept until a better place is found, so that the kernel does not offer it again.
+fn find(len: usize, prot: i32, flags: i32, fd: RawFd, offset: libc::off_t) -> Result<NonNull<u8>, Errno> {
+    let mut refused = Vec::new();
+    let found = loop {
+        match map(len, prot, flags, fd, offset) {
+            Ok(base) if is_taken(base, len) && refused.len() < PLACES => refused.push(base),
+            other => break other,
+        }
+    };
+    refused.into_iter().for_each(|base| unmap(base, len));
+    found
+}
+
+#[inline]
+fn is_taken(base: NonNull<u8>, len: usize) -> bool {
+    TAKEN.get().is_some_and(|taken| taken(base.as_ptr() as u64, len as u64))
+}
+
+fn map(len: usize, prot: i32, flags: i32, fd: RawFd, offset: libc::off_t) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: the kernel chooses a free range; nothing existing is touched.
+    let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, offset) };
+    if base == libc::MAP_FAILED {
+        return Err(Errno::last());
+    }
+    NonNull::new(base.cast()).ok_or(Errno::ENOMEM)
+}
+
+/// Of a range that `map` gave, which nobody uses any more.
+fn unmap(base: NonNull<u8>, len: usize) {
+    // SAFETY: the callers own the range.
+    unsafe { libc::munmap(base.as_ptr().cast(), len) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::memfd;
+
+    #[test]
+    fn a_devices_memory_moves_with_what_is_in_it() {
+        let file = memfd::create(c"anyverbs-test", 8192).unwrap();
+        let mut mapping = DeviceMapping::new(file.as_raw_fd(), 4096, 4096).unwrap();
+        let before = mapping.base();
+        // SAFETY: within the mapping.
+        unsafe { before.write(7) };
+        mapping.move_away();
+        assert_ne!(mapping.base(), before);
+        // SAFETY: within the mapping, where it is now.
+        assert_eq!(unsafe { mapping.base().read() }, 7);
+        assert!(!write_back(before, 4096), "the old place is still mapped");
     }
 }

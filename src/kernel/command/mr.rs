@@ -3,6 +3,7 @@ use super::write::{self, Plain, number};
 use super::{Ioctl, code, destroy, forgive, object};
 use crate::abi::*;
 use crate::sys::errno::Errno;
+use crate::sys::map::page_size;
 use std::ffi::{c_int, c_uint, c_void};
 
 const DM_MR_REG: u16 = 0;
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn reg_mr(
     // SAFETY: the provider gives a live PD, a new region, its request and its answer. The kernel pins the memory.
     code(unsafe {
         // Address and iova must lie alike within their pages: one translation serves both.
-        if (hca_va ^ addr.addr() as u64) & (page_size() - 1) != 0 {
+        if (hca_va ^ addr.addr() as u64) & (page_size() as u64 - 1) != 0 {
             return code(Err(Errno::EINVAL));
         }
         (*cmd).core = ib_uverbs_reg_mr {
@@ -46,11 +47,6 @@ pub unsafe extern "C" fn reg_mr(
             fill(mr, pd, IBV_MR_TYPE_MR, access, answer.mr_handle, answer.lkey, answer.rkey);
         })
     })
-}
-
-fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
 }
 
 /// # Safety

@@ -1,8 +1,8 @@
 //! A queue that we share with the kernel (`struct rxe_queue_buf`): a ring of entries of one size, with the producer's and
 //! the consumer's index in cache lines of their own. Indices are stored masked; one entry always stays free.
 use crate::sys::errno::Errno;
-use crate::sys::map::Mapping;
-use std::os::fd::{BorrowedFd, RawFd};
+use crate::sys::map::DeviceMapping;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where the kernel lets a queue be mapped (`struct mminfo`).
@@ -23,7 +23,7 @@ const DATA: usize = 384;
 /// A mapped queue. The side that we are not may change its index at any time.
 #[derive(Debug)]
 pub struct Queue {
-    map: Mapping,
+    map: DeviceMapping,
     mask: u32,
     log2_elem: u32,
 }
@@ -34,9 +34,7 @@ impl Queue {
     /// # Errors
     /// mmap(2)'s; EPROTO where the header does not fit the size.
     pub fn map(cmd_fd: RawFd, info: MmapInfo) -> Result<Self, Errno> {
-        // SAFETY: the context keeps its descriptor open during the call.
-        let fd = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
-        let map = Mapping::shared_at(fd, info.offset, info.size as usize, true)?;
+        let map = DeviceMapping::new(cmd_fd, info.offset, info.size as usize)?;
         let mut queue = Self { map, mask: 0, log2_elem: 0 };
         if (info.size as usize) < DATA {
             return Err(Errno::EPROTO);
@@ -138,8 +136,9 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::map::Mapping;
     use crate::sys::memfd;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     fn queue(log2_elem: u32, mask: u32, size: u32) -> Result<Queue, Errno> {
         let file = memfd::create(c"anyverbs-test", 4096)?;
@@ -150,7 +149,6 @@ mod tests {
         }
         Queue::map(file.as_raw_fd(), MmapInfo { offset: 0, size, pad: 0 })
     }
-    use std::os::fd::AsFd;
 
     #[test]
     fn one_entry_stays_free_and_indices_wrap() {
@@ -168,6 +166,27 @@ mod tests {
         assert_eq!(queue.after(3), 0);
         assert_eq!(queue.entry(1).addr() - queue.entry(0).addr(), 64);
         assert_eq!(queue.entry(4), queue.entry(0));
+    }
+
+    #[test]
+    fn a_forked_child_has_it_too() {
+        let queue = queue(6, 3, 4096).unwrap();
+        // SAFETY: the child makes no call but those below and _exit.
+        match unsafe { libc::fork() } {
+            0 => {
+                queue.publish(2);
+                drop(queue);
+                // SAFETY: ends the child at once.
+                unsafe { libc::_exit(7) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: a child of ours and room for its status.
+                unsafe { libc::waitpid(child, &mut status, 0) };
+                assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "status {status:x}");
+                assert_eq!(queue.producer(), 2);
+            }
+        }
     }
 
     #[test]
