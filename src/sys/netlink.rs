@@ -63,17 +63,22 @@ impl Request {
         if sent < 0 {
             return Err(Errno::last());
         }
-        let mut buffer = vec![0u8; 32 << 10];
+        // Not cleared, which would take longer than all the rest.
+        let mut buffer: Vec<u8> = Vec::with_capacity(32 << 10);
         loop {
+            buffer.clear();
+            let (to, room) = (buffer.as_mut_ptr().cast(), buffer.capacity());
             // SAFETY: the buffer has the length given.
-            let n = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            let n = unsafe { libc::recv(socket.as_raw_fd(), to, room, 0) };
             if n < 0 {
                 match Errno::last() {
                     Errno(libc::EINTR) => continue,
                     e => return Err(e),
                 }
             }
-            let mut rest = &buffer[..n as usize];
+            // SAFETY: the kernel has filled as many bytes, of those that it was given.
+            unsafe { buffer.set_len(n as usize) };
+            let mut rest = &buffer[..];
             while let Some(header) = rest.get(..Self::HEADER) {
                 let len = word(header) as usize;
                 let Some(body) = rest.get(Self::HEADER..len) else { return Err(Errno::EPROTO) };
