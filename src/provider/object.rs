@@ -99,10 +99,18 @@ pub fn write_text(to: &mut [c_char], text: &str) {
 /// # Safety
 /// `to` must be valid for writes of `len` bytes. `T` must have no padding whose bytes matter to the caller.
 pub unsafe fn write_versioned<T: Copy>(to: *mut u8, len: usize, value: &T) {
-    let known = size_of::<T>().min(len);
-    // SAFETY: the caller gives `len` bytes, and `known` is at most the value's own size.
+    let own = size_of::<T>();
+    // A length that the compiler knows needs no call; most callers are of our release, or not of a later one.
+    // SAFETY: the caller gives `len` bytes, of which at most as many are copied as the value has.
     unsafe {
-        std::ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), to, known);
-        std::ptr::write_bytes(to.add(known), 0, len - known);
+        let from = (&raw const *value).cast::<u8>();
+        if len < own {
+            std::ptr::copy_nonoverlapping(from, to, len);
+            return;
+        }
+        std::ptr::copy_nonoverlapping(from, to, own);
+        if len > own {
+            std::ptr::write_bytes(to.add(own), 0, len - own);
+        }
     }
 }
