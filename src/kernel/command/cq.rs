@@ -68,7 +68,8 @@ pub unsafe extern "C" fn create_cq(
     let room = Tail::behind(resp, size_of::<ib_uverbs_create_cq_resp>(), resp_size);
     // SAFETY: the provider gives a live context, a new CQ, its request and its answer.
     code(unsafe {
-        let mut ioctl = begin(ctx, &new, request, room);
+        let mut ioctl = Ioctl::new(object::CQ, CREATE);
+        begin(&mut ioctl, ctx, &new, request, room);
         by_ioctl(ctx, &mut ioctl, &new).and_then(|way| match way {
             Some(made) => {
                 answer(resp, resp_size, made);
@@ -199,7 +200,8 @@ unsafe fn extended(
         let core = size_of::<Extended<ib_uverbs_ex_create_cq>>();
         let answer_core = size_of::<ib_uverbs_ex_create_cq_resp>();
         let (request, room) = (Tail::behind(cmd, core, cmd_size), Tail::behind(resp, answer_core, resp_size));
-        let mut ioctl = begin(ctx, &new, request, room);
+        let mut ioctl = Ioctl::new(object::CQ, CREATE);
+        begin(&mut ioctl, ctx, &new, request, room);
         let with_memory = cmd_flags & (WITH_MEM_VA | WITH_MEM_DMABUF) != 0;
         if with_memory {
             let memory = memory.as_ref().ok_or(Errno::EINVAL)?;
@@ -241,12 +243,11 @@ unsafe fn extended(
     }
 }
 
-/// The attributes that both forms have.
+/// Adds the attributes that both forms have. A command stays where it is made: it is 800 bytes.
 ///
 /// # Safety
 /// `ctx` live, `new.channel` null or live, both tails valid.
-unsafe fn begin(ctx: *mut ibv_context, new: &New, request: Tail, room: Tail) -> Ioctl {
-    let mut ioctl = Ioctl::new(object::CQ, CREATE);
+unsafe fn begin(ioctl: &mut Ioctl, ctx: *mut ibv_context, new: &New, request: Tail, room: Tail) {
     ioctl.new_handle(HANDLE);
     ioctl.value(CQE, new.cqe);
     ioctl.value(USER_HANDLE, user_handle(new.cq));
@@ -265,7 +266,6 @@ unsafe fn begin(ctx: *mut ibv_context, new: &New, request: Tail, room: Tail) -> 
         }
         ioctl.tails(request, room);
     }
-    ioctl
 }
 
 /// Sends it; none where the kernel lacks the method.

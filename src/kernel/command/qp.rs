@@ -110,8 +110,7 @@ impl New {
 
     /// # Safety
     /// All objects named must be live, both tails valid.
-    unsafe fn ioctl(&self, request: Tail, room: Tail) -> Ioctl {
-        let mut ioctl = Ioctl::new(object::QP, CREATE);
+    unsafe fn fill(&self, ioctl: &mut Ioctl, request: Tail, room: Tail) {
         ioctl.new_handle(HANDLE);
         // SAFETY: the caller vouches for all.
         unsafe {
@@ -149,13 +148,12 @@ impl New {
         if self.source_qpn != 0 {
             ioctl.value(SOURCE_QPN, self.source_qpn);
         }
-        ioctl
     }
 
     /// Sends it and completes the QP; none where the kernel lacks the method.
     ///
     /// # Safety
-    /// As `ioctl`; the QP is valid for writes.
+    /// As `fill`; the QP is valid for writes.
     unsafe fn by_ioctl(&self, ioctl: &mut Ioctl) -> Result<Option<ib_uverbs_create_qp_resp>, Errno> {
         let cap = fill::cap(&self.base.cap);
         let mut got = ib_uverbs_qp_cap::zeroed();
@@ -293,7 +291,9 @@ unsafe fn plain(
     );
     // SAFETY: the caller vouches for all.
     unsafe {
-        if let Some(made) = new.by_ioctl(&mut new.ioctl(request, room))? {
+        let mut ioctl = Ioctl::new(object::QP, CREATE);
+        new.fill(&mut ioctl, request, room);
+        if let Some(made) = new.by_ioctl(&mut ioctl)? {
             answer(resp, resp_size, made);
             return Ok(fill::from_cap(&made.cap));
         }
@@ -356,7 +356,8 @@ unsafe fn extended(
     let (request, room) = (Tail::behind(cmd, core, cmd_size), Tail::behind(resp, answer_core, resp_size));
     // SAFETY: the caller vouches for all.
     unsafe {
-        let mut ioctl = new.ioctl(request, room);
+        let mut ioctl = Ioctl::new(object::QP, CREATE);
+        new.fill(&mut ioctl, request, room);
         ioctl.link(driver);
         if let Some(base) = new.by_ioctl(&mut ioctl)? {
             let length = answer_core as u32;
