@@ -260,7 +260,7 @@ impl<T> Lock<T> {
 
 /// Waits until `ready`: for a moment on the CPU, then yielding it, then sleeping in between.
 #[cold]
-fn wait_for(ready: impl Fn() -> bool) {
+pub(super) fn wait_for(ready: impl Fn() -> bool) {
     for round in 0u32.. {
         if ready() {
             return;

@@ -14,6 +14,7 @@ pub mod fork;
 pub mod futex;
 pub mod guard;
 pub mod interfaces;
+pub mod latch;
 pub mod lock;
 pub mod log;
 pub mod map;

@@ -1,12 +1,12 @@
 //! Completion queues: polled where they lie, without the kernel.
 use super::queue::{MmapInfo, Queue};
-use super::{Answered, CqObject, object, place};
+use super::{Answered, CqObject, forget, fresh, object, place};
 use crate::abi::*;
 use crate::kernel::command::cq as command;
 use crate::kernel::command::post;
 use crate::kernel::command::write::{Extended, Plain};
 use crate::sys::errno::Errno;
-use crate::sys::lock::Lock;
+use crate::sys::latch::Latch;
 use std::ffi::c_int;
 use std::ptr;
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn create_cq(
 ) -> *mut ibv_cq {
     // SAFETY: the library passes a live context and channel.
     place(|| unsafe {
-        let c = new();
+        let c = fresh::<CqObject>();
         let mut cmd = Plain::of(ib_uverbs_create_cq::zeroed());
         let mut resp = Answered::<_, MmapInfo>::of(ib_uverbs_create_cq_resp::zeroed());
         let (size, room) = (size_of_val(&cmd), size_of_val(&resp));
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn create_cq_ex(
         if a.wc_flags & !WC_FLAGS != 0 || a.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let c = new();
+        let c = fresh::<CqObject>();
         let mut cmd = Extended::of(ib_uverbs_ex_create_cq::zeroed());
         let mut resp = Answered::<_, MmapInfo>::of(ib_uverbs_ex_create_cq_resp::zeroed());
         let (size, room) = (size_of_val(&cmd), size_of_val(&resp));
@@ -115,13 +115,8 @@ pub unsafe extern "C" fn create_cq_ex(
     .cast()
 }
 
-/// Memory for a CQ, whose address the kernel is told before the CQ is complete.
-fn new() -> *mut CqObject {
-    Box::into_raw(Box::new(std::mem::MaybeUninit::<CqObject>::zeroed())).cast()
-}
-
 /// # Safety
-/// `c` from `new`, told to the kernel if `rc` is 0.
+/// `c` from `fresh`, told to the kernel if `rc` is 0.
 unsafe fn finish(
     ctx: *mut ibv_context,
     c: *mut CqObject,
@@ -130,21 +125,20 @@ unsafe fn finish(
 ) -> Result<*mut CqObject, Errno> {
     // SAFETY: the caller vouches for it; until the queue is set nothing of it needs dropping.
     unsafe {
-        let forget = || drop(Box::from_raw(c.cast::<std::mem::MaybeUninit<CqObject>>()));
         if rc != 0 {
-            forget();
+            forget(c);
             return Err(Errno(rc));
         }
         match Queue::map((*ctx).cmd_fd, info) {
             Ok(queue) if queue.entry_size() >= size_of::<ib_uverbs_wc>() => {
-                (&raw mut (*c).polled).write(Lock::new(Polled { queue, current: None }));
+                (&raw mut (*c).polled).write(Latch::new(Polled { queue, current: None }));
                 Ok(c)
             }
             other => {
                 let base = c.cast::<ibv_cq>();
                 crate::sys::pthread::init(&raw mut (*base).mutex, &raw mut (*base).cond);
                 command::destroy_cq(base);
-                forget();
+                forget(c);
                 Err(other.err().unwrap_or(Errno::EPROTO))
             }
         }

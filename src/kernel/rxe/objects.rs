@@ -1,5 +1,5 @@
 //! Domains, regions, windows and address handles: the kernel's commands around objects of ours.
-use super::{AhObject, Answered, object, place, wqe};
+use super::{AhObject, Answered, forget, fresh, object, place, wqe};
 use crate::abi::*;
 use crate::kernel::command::write::Plain;
 use crate::kernel::command::{code, device, domains, mr};
@@ -12,13 +12,12 @@ use std::ffi::{c_int, c_void};
 /// Zero must be a value of `T`, and `make` must fill what it is given or say an errno.
 unsafe fn made<T>(make: impl FnOnce(*mut T) -> c_int) -> *mut T {
     place(|| {
-        // SAFETY: the caller vouches for zero.
-        let new: *mut T = Box::into_raw(Box::new(unsafe { std::mem::zeroed() }));
+        let new = fresh::<T>();
         match make(new) {
             0 => Ok(new),
             rc => {
                 // SAFETY: made above, and nobody else has it.
-                drop(unsafe { Box::from_raw(new) });
+                unsafe { forget(new) };
                 Err(Errno(rc))
             }
         }

@@ -1,14 +1,13 @@
 //! Queue pairs and shared receive queues: made by the kernel, their queues mapped.
 use super::queue::{MmapInfo, Queue};
 use super::wqe::{RECV_HEAD, SEND_HEAD};
-use super::{Answered, CqObject, QpObject, Receive, SendSide, SrqObject, place, post, wr};
+use super::{Answered, CqObject, QpObject, Receive, SendSide, SrqObject, forget, fresh, place, post, wr};
 use crate::abi::*;
 use crate::kernel::command::write::Plain;
 use crate::kernel::command::{qp as command, qp_attr, srq};
 use crate::sys::errno::Errno;
-use crate::sys::lock::Lock;
+use crate::sys::latch::Latch;
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 
 /// What the kernel tells of a QP's queues.
 #[derive(Clone, Copy, Default)]
@@ -60,7 +59,7 @@ pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_i
         {
             return Err(Errno::EOPNOTSUPP);
         }
-        let c = Box::into_raw(Box::new(MaybeUninit::<QpObject>::zeroed())).cast::<QpObject>();
+        let c = fresh::<QpObject>();
         let mut cmd = Plain::of(ib_uverbs_create_qp::zeroed());
         let mut resp = Answered::<_, QpTail>::of(ib_uverbs_create_qp_resp::zeroed());
         let (size, room) = (size_of_val(&cmd), size_of_val(&resp));
@@ -68,9 +67,8 @@ pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_i
         asked.comp_mask &= !IBV_QP_INIT_ATTR_CREATE_FLAGS;
         let answer = (&raw mut resp).cast();
         let rc = command::create_qp_ex(ctx, c.cast(), &mut asked, &mut cmd, size, answer, room);
-        let forget = || drop(Box::from_raw(c.cast::<MaybeUninit<QpObject>>()));
         if rc != 0 {
-            forget();
+            forget(c);
             return Err(Errno(rc));
         }
         let cap = asked.cap;
@@ -80,11 +78,11 @@ pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_i
             Ok(both) => both,
             Err(e) => {
                 command::destroy_qp(c.cast());
-                forget();
+                forget(c);
                 return Err(e);
             }
         };
-        (&raw mut (*c).send).write(Lock::new(SendSide::default()));
+        (&raw mut (*c).send).write(Latch::new(SendSide::default()));
         (&raw mut (*c).sq).write(sq);
         (&raw mut (*c).rq).write(rq);
         (*c).max_send_sge = cap.max_send_sge as usize;
@@ -119,7 +117,7 @@ unsafe fn map(
     tail: &QpTail,
     cap: &ibv_qp_cap,
     receives: bool,
-) -> Result<(Queue, Option<Lock<Receive>>), Errno> {
+) -> Result<(Queue, Option<Latch<Receive>>), Errno> {
     // SAFETY: the caller vouches for the context.
     let fd = unsafe { (*ctx).cmd_fd };
     let sq = Queue::map(fd, tail.sq)?;
@@ -131,13 +129,13 @@ unsafe fn map(
     Ok((sq, rq))
 }
 
-fn receive_queue(fd: c_int, info: MmapInfo, max_sge: u32) -> Result<Lock<Receive>, Errno> {
+fn receive_queue(fd: c_int, info: MmapInfo, max_sge: u32) -> Result<Latch<Receive>, Errno> {
     let queue = Queue::map(fd, info)?;
     let max_sge = max_sge as usize;
     if queue.entry_size() < RECV_HEAD + max_sge * size_of::<ibv_sge>() {
         return Err(Errno::EPROTO);
     }
-    Ok(Lock::new(Receive { queue, max_sge }))
+    Ok(Latch::new(Receive { queue, max_sge }))
 }
 
 pub unsafe extern "C" fn destroy_qp(c: *mut ibv_qp) -> c_int {
@@ -185,14 +183,13 @@ pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_att
     // SAFETY: the library passes a live PD and the application's attributes.
     place(|| unsafe {
         let ctx = (*pd).context;
-        let c = Box::into_raw(Box::new(MaybeUninit::<SrqObject>::zeroed())).cast::<SrqObject>();
+        let c = fresh::<SrqObject>();
         let mut cmd = Plain::of(ib_uverbs_create_srq::zeroed());
         let mut resp = Answered::<_, SrqTail>::of(ib_uverbs_create_srq_resp::zeroed());
         let (size, room) = (size_of_val(&cmd), size_of_val(&resp));
         let rc = srq::create_srq(pd, c.cast(), attr, &mut cmd, size, (&raw mut resp).cast(), room);
-        let forget = || drop(Box::from_raw(c.cast::<MaybeUninit<SrqObject>>()));
         if rc != 0 {
-            forget();
+            forget(c);
             return Err(Errno(rc));
         }
         match receive_queue((*ctx).cmd_fd, resp.tail.mi, (*attr).attr.max_sge) {
@@ -203,7 +200,7 @@ pub unsafe extern "C" fn create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_att
             }
             Err(e) => {
                 srq::destroy_srq(c.cast());
-                forget();
+                forget(c);
                 Err(e)
             }
         }
