@@ -104,6 +104,68 @@ static void empty_polls(void)
     COUNT("poll, empty", if (ibv_poll_cq(a.cq, 1, &wc)) die("a completion"));
 }
 
+/* The same by the calls of extended queues. */
+static void extended_data_path(void)
+{
+    struct ibv_cq_init_attr_ex cq_attr = {.cqe = 64, .channel = channel, .wc_flags = IBV_WC_STANDARD_FLAGS};
+    struct ibv_cq_ex *cq = NEED(ibv_create_cq_ex(context, &cq_attr));
+    struct ibv_qp_init_attr_ex attr = {.send_cq = ibv_cq_ex_to_cq(cq),
+                                       .recv_cq = b.cq,
+                                       .cap = {.max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1,
+                                               .max_inline_data = 32},
+                                       .qp_type = IBV_QPT_RC,
+                                       .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+                                       .pd = a.pd,
+                                       .send_ops_flags = IBV_QP_EX_WITH_SEND};
+    struct ibv_qp *former = a.qp;
+    struct ibv_qp_ex *qp;
+    struct ibv_poll_cq_attr none = {0};
+    struct ibv_cq *its_cq;
+    void *its_context;
+
+    a.qp = NEED(ibv_create_qp_ex(context, &attr));
+    qp = NEED(ibv_qp_to_qp_ex(a.qp));
+    ZERO(ibv_destroy_qp(b.qp));
+    b.qp = make_qp(&b, IBV_QPT_RC, NULL);
+    join(&a, &b);
+    for (int round = 0; round < WARM + ROUNDS; round++) {
+        struct ibv_sge to = sge_of(&b, 0, 64);
+        struct ibv_recv_wr rwr = {.wr_id = 2, .sg_list = &to, .num_sge = 1}, *rbad;
+        struct ibv_wc wc;
+
+        if (round == WARM)
+            CALLGRIND_ZERO_STATS;
+        ZERO(ibv_post_recv(b.qp, &rwr, &rbad));
+        ZERO(ibv_req_notify_cq(ibv_cq_ex_to_cq(cq), 0));
+        CALLGRIND_TOGGLE_COLLECT;
+        ibv_wr_start(qp);
+        qp->wr_id = 1;
+        qp->wr_flags = IBV_SEND_SIGNALED;
+        ibv_wr_send(qp);
+        ibv_wr_set_sge(qp, a.mr->lkey, (uintptr_t)a.buffer, 32);
+        ZERO(ibv_wr_complete(qp));
+        CALLGRIND_TOGGLE_COLLECT;
+        ZERO(ibv_get_cq_event(channel, &its_cq, &its_context));
+        ibv_ack_cq_events(its_cq, 1);
+        CALLGRIND_TOGGLE_COLLECT;
+        ZERO(ibv_start_poll(cq, &none));
+        if (cq->status || cq->wr_id != 1 || ibv_wc_read_opcode(cq) != IBV_WC_SEND)
+            die("another completion");
+        (void)ibv_wc_read_qp_num(cq);
+        ibv_end_poll(cq);
+        CALLGRIND_TOGGLE_COLLECT;
+        if (ibv_poll_cq(b.cq, 1, &wc) != 1 || wc.status)
+            die("nothing was received");
+    }
+    CALLGRIND_DUMP_STATS_AT("20 SEND and poll, extended calls");
+    COUNT("start_poll, empty", if (ibv_start_poll(cq, &none) != ENOENT) die("a completion"));
+    COUNT("extended CQ", ZERO(ibv_destroy_cq(ibv_cq_ex_to_cq(NEED(ibv_create_cq_ex(context, &cq_attr))))));
+    COUNT("extended QP", ZERO(ibv_destroy_qp(NEED(ibv_create_qp_ex(context, &attr)))));
+    ZERO(ibv_destroy_qp(a.qp));
+    ZERO(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
+    a.qp = former;
+}
+
 static struct ibv_cq *with_channel(void)
 {
     return NEED(ibv_create_cq(context, 64, NULL, channel, 0));
@@ -126,6 +188,7 @@ int main(void)
     data_path("20 SEND of 32 bytes", 0, 32);
     data_path("20 SEND of 32 bytes inline", IBV_SEND_INLINE, 32);
     empty_polls();
+    extended_data_path();
     COUNT("open and close", {
         struct ibv_context *one = open_device();
 

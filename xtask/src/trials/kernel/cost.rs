@@ -6,10 +6,12 @@ use super::{
     inside::{Column, Guest},
     tell::{counted, told},
 };
-use crate::{apt, guest, run, stage};
+use crate::{apt, guest, report::Ctx, run, stage, trials::pyverbs};
 
 const SUITE: &str = "cost";
 const LIMIT: Duration = Duration::from_secs(300);
+/// Rows that there are at least.
+const LEAST: usize = 20;
 /// The row of a whole program.
 const WHOLE: &str = "ibv_devices, the whole process";
 
@@ -80,15 +82,58 @@ impl Drop for Scratch {
     }
 }
 
+/// A row of the closing table: instructions in each column.
+struct Row {
+    name: String,
+    counts: [f64; 3],
+}
+
+impl Row {
+    /// Why a column of ours is not as good as Debian's library. The counts are exact, so there is no slack.
+    fn verdict(&self, column: Column) -> Result<(), String> {
+        let [ours, debian] = [column, Column::Debian].map(|column| self.counts[column as usize]);
+        if ours <= debian {
+            return Ok(());
+        }
+        Err(format!("{ours} instructions, Debian's library {debian}: {:.3}", ours / debian))
+    }
+}
+
+/// The step `kernel-cost`: nothing takes more instructions than with Debian's library, neither with our provider nor with Debian's
+/// on our library.
+pub fn trial(ctx: &mut Ctx<'_>) {
+    if !run::is_root() {
+        return ctx.skip("instructions on the kernel's rxe", "needs root");
+    }
+    let scratch = pyverbs::Folder(env::temp_dir().join(format!("anyverbs-test-{}-cost", std::process::id())));
+    let measured = ensure().and_then(|()| measure(ctx.stage.public.path(), &scratch.0));
+    match measured.and_then(|text| read(&text)) {
+        Ok(rows) => {
+            print(&rows);
+            for row in &rows {
+                for column in Column::OURS {
+                    ctx.check(format!("{}, {}", row.name, column.name()), row.verdict(column));
+                }
+            }
+        }
+        Err(why) => ctx.check("counting", Err(why)),
+    }
+}
+
 /// `cargo xtask bench kernel`: boots the guest and prints the rows with their ratios; `Err` where one is above 1.
 pub fn bench() -> Result<(), String> {
-    apt::ensure(&[("valgrind", "valgrind"), ("/usr/include/valgrind/callgrind.h", "valgrind")])?;
+    ensure()?;
     let stage = stage::stage()?;
-    let scratch = env::temp_dir().join(format!("anyverbs-bench-{}", std::process::id()));
-    let result = measure(stage.public.path(), &scratch);
-    let _ = fs::remove_dir_all(&scratch);
-    let short = print(&result?)?;
+    let scratch =
+        pyverbs::Folder(env::temp_dir().join(format!("anyverbs-bench-{}-cost", std::process::id())));
+    let rows = read(&measure(stage.public.path(), &scratch.0)?)?;
+    print(&rows);
+    let short = rows.iter().filter(|row| row.verdict(Column::Native).is_err()).count();
     if short == 0 { Ok(()) } else { Err(format!("{short} rows above Debian's")) }
+}
+
+fn ensure() -> Result<(), String> {
+    apt::ensure(&[("valgrind", "valgrind"), ("/usr/include/valgrind/callgrind.h", "valgrind")])
 }
 
 fn measure(public: &Path, scratch: &Path) -> Result<String, String> {
@@ -103,19 +148,20 @@ fn measure(public: &Path, scratch: &Path) -> Result<String, String> {
     Ok(run::run(cmd, Duration::from_secs(u64::from(limit) + 15))?.success()?.out)
 }
 
-/// The table; how many rows are above 1.
-fn print(text: &str) -> Result<usize, String> {
-    let mut rows: Vec<(String, [f64; 3])> = Vec::new();
+/// What the guest has told.
+fn read(text: &str) -> Result<Vec<Row>, String> {
+    let mut rows: Vec<Row> = Vec::new();
     for line in text.lines() {
         let fields: Vec<&str> = line.split('\t').collect();
         match fields[..] {
             ["@", SUITE, column, name, "count", n] => {
                 let at = Column::ALL.iter().position(|c| c.name() == column).ok_or("a strange column")?;
                 let n: f64 = n.parse().map_err(|_| format!("not a number: {n}"))?;
-                match rows.iter_mut().find(|row| row.0 == name) {
-                    Some(row) => row.1[at] = n,
+                match rows.iter_mut().find(|row| row.name == name) {
+                    Some(row) => row.counts[at] = n,
                     None => {
-                        rows.push((name.to_string(), std::array::from_fn(|i| if i == at { n } else { 0.0 })))
+                        let counts = std::array::from_fn(|i| if i == at { n } else { 0.0 });
+                        rows.push(Row { name: name.to_string(), counts });
                     }
                 }
             }
@@ -123,17 +169,46 @@ fn print(text: &str) -> Result<usize, String> {
             _ => {}
         }
     }
-    if rows.iter().any(|row| row.1.contains(&0.0)) || rows.len() < 10 {
-        return Err(format!("rows are missing: {rows:?}\n{}", run::tail(text, 20)));
-    }
+    let whole = rows.len() >= LEAST && rows.iter().all(|row| row.counts.iter().all(|&n| n > 0.0));
+    if whole { Ok(rows) } else { Err(format!("rows are missing:\n{}", run::tail(text, 40))) }
+}
+
+fn print(rows: &[Row]) {
     println!("instructions (callgrind) on the kernel's rxe, one run\n");
     println!("{:<34} {:>10} {:>10} {:>10} {:>14}", "", "native", "plugin", "Debian", "native/Debian");
-    let mut short = 0;
-    for (name, [native, plugin, debian]) in &rows {
-        let ratio = native / debian;
-        short += usize::from(ratio > 1.0);
-        let verdict = if ratio > 1.0 { "SHORT" } else { "" };
-        println!("{name:<34} {native:>10} {plugin:>10} {debian:>10} {ratio:>14.2} {verdict}");
+    for row in rows {
+        let Row { name, counts: [native, plugin, debian] } = row;
+        let verdict = if row.verdict(Column::Native).is_err() { "SHORT" } else { "" };
+        println!("{name:<34} {native:>10} {plugin:>10} {debian:>10} {:>14.2} {verdict}", native / debian);
     }
-    Ok(short)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(native: usize) -> String {
+        let mut text = String::new();
+        for row in 0..LEAST {
+            for (column, n) in [("native", native), ("plugin", 60), ("Debian", 60)] {
+                text += &format!("@\tcost\t{column}\trow {row}\tcount\t{n}\n");
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn one_instruction_more_than_debians_is_too_many() {
+        let verdict = |native| read(&told(native)).unwrap()[0].verdict(Column::Native);
+        assert_eq!(verdict(60), Ok(()));
+        assert_eq!(verdict(61), Err("61 instructions, Debian's library 60: 1.017".into()));
+    }
+
+    #[test]
+    fn rows_that_are_missing_are_no_success() {
+        assert!(read("").is_err());
+        let text = told(60);
+        assert!(read(text.rsplit_once("@\t").unwrap().0).is_err());
+        assert!(read(&format!("{text}@\tcost\tnative\tcallgrind\tfail\tno total\n")).is_err());
+    }
 }

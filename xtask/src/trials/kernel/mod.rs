@@ -31,6 +31,7 @@ pub use inside::inside;
 pub const TRIALS: &[Trial] = &[
     Trial { name: "kernel-6.1", limit: Duration::from_secs(3100), run: |ctx| on(ctx, "6.1", "", ALL) },
     Trial { name: "kernel-6.12", limit: Duration::from_secs(3100), run: |ctx| on(ctx, "6.12", "6.12", FEW) },
+    Trial { name: "kernel-cost", limit: Duration::from_secs(1000), run: cost::trial },
 ];
 
 /// What runs on Debian 12's own kernel, and on the later one. `conformance` takes longer than all of it and runs where it is named.
