@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::provider::{context as library, object as versioned};
 use crate::sys::errno::Errno;
 use std::ffi::c_int;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 
 const QUERY_PORT: u16 = 2;
 const QUERY_GID_TABLE: u16 = 5;
@@ -38,8 +38,9 @@ unsafe fn query_device(
     resp: *mut ib_uverbs_ex_query_device_resp,
     resp_size: *mut usize,
 ) -> Result<(), Errno> {
-    let mut own = ib_uverbs_ex_query_device_resp::zeroed();
-    // SAFETY: the caller vouches for all pointers that are not null.
+    // Where the provider has no room; cleared below with what else is used.
+    let mut own = MaybeUninit::<ib_uverbs_ex_query_device_resp>::uninit();
+    // SAFETY: the caller vouches for all pointers that are not null; zero is an answer that says nothing.
     unsafe {
         if input.as_ref().is_some_and(|input| input.comp_mask != 0)
             || attr_size < size_of::<ibv_device_attr>()
@@ -48,7 +49,7 @@ unsafe fn query_device(
         }
         let given = if resp.is_null() { 0 } else { resp_size.as_ref().copied().unwrap_or(0) };
         let (to, room) =
-            if given >= size_of_val(&own) { (resp, given) } else { (&raw mut own, size_of_val(&own)) };
+            if given >= size_of_val(&own) { (resp, given) } else { (own.as_mut_ptr(), size_of_val(&own)) };
         to.cast::<u8>().write_bytes(0, room);
         let mut filled = room;
         // A caller that knows no more than the first command tells is asked for by that one.
@@ -78,6 +79,10 @@ unsafe fn query_device(
         if to != resp && given > 0 {
             resp.cast::<u8>().copy_from_nonoverlapping(to.cast(), given);
         }
+        if attr_size == size_of::<ibv_device_attr>() {
+            attr.cast::<ibv_device_attr>().write(base_attr(&(*to).base));
+            return Ok(());
+        }
         let mut all = device_attr(&*to);
         let device = (*ctx).device.cast::<verbs_device>();
         let ports = (*device).sysfs.as_ref().map_or(0, |sysfs| sysfs.num_ports);
@@ -87,19 +92,25 @@ unsafe fn query_device(
     Ok(())
 }
 
-/// The kernel's answer in the application's words. What an older kernel leaves out is zero.
-fn device_attr(r: &ib_uverbs_ex_query_device_resp) -> ibv_device_attr_ex {
-    let mut to = ibv_device_attr_ex::zeroed();
-    let b = &r.base;
-    let o = &mut to.orig_attr;
+/// What the first command tells, which is all that `ibv_query_device` asks.
+fn base_attr(b: &ib_uverbs_query_device_resp) -> ibv_device_attr {
+    let mut to = ibv_device_attr::zeroed();
     macro_rules! same {
-        ($($f:ident)*) => { $(o.$f = b.$f as _;)* };
+        ($($f:ident)*) => { $(to.$f = b.$f as _;)* };
     }
     same!(node_guid sys_image_guid max_mr_size page_size_cap vendor_id vendor_part_id hw_ver max_qp max_qp_wr
         device_cap_flags max_sge max_sge_rd max_cq max_cqe max_mr max_pd max_qp_rd_atom max_ee_rd_atom
         max_res_rd_atom max_qp_init_rd_atom max_ee_init_rd_atom atomic_cap max_ee max_rdd max_mw max_raw_ipv6_qp
         max_raw_ethy_qp max_mcast_grp max_mcast_qp_attach max_total_mcast_qp_attach max_ah max_fmr
         max_map_per_fmr max_srq max_srq_wr max_srq_sge max_pkeys local_ca_ack_delay phys_port_cnt);
+    to
+}
+
+/// The kernel's answer in the application's words. What an older kernel leaves out is zero.
+fn device_attr(r: &ib_uverbs_ex_query_device_resp) -> ibv_device_attr_ex {
+    let mut to = ibv_device_attr_ex::zeroed();
+    let b = &r.base;
+    to.orig_attr = base_attr(b);
     let told = |end: usize| r.response_length as usize >= end;
     macro_rules! end_of {
         ($f:ident) => {
