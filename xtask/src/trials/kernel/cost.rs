@@ -12,6 +12,8 @@ const SUITE: &str = "cost";
 const LIMIT: Duration = Duration::from_secs(300);
 /// Rows that there are at least.
 const LEAST: usize = 20;
+/// What an allocation may cost more in one process than in another.
+const ALLOCATOR: f64 = 250.0;
 /// The row of a whole program.
 const WHOLE: &str = "ibv_devices, the whole process";
 
@@ -89,13 +91,20 @@ struct Row {
 }
 
 impl Row {
-    /// Why a column of ours is not as good as Debian's library. The counts are exact, so there is no slack.
+    /// Why a column of ours is not as good as Debian's library. The counts are exact, so there is no slack for our provider; Debian's
+    /// takes its memory by calloc, which costs it 130 or 320 instructions as the heap lies, with either library.
     fn verdict(&self, column: Column) -> Result<(), String> {
         let [ours, debian] = [column, Column::Debian].map(|column| self.counts[column as usize]);
-        if ours <= debian {
+        let slack = if column == Column::Plugin && self.allocates() { ALLOCATOR } else { 0.0 };
+        if ours <= debian + slack {
             return Ok(());
         }
         Err(format!("{ours} instructions, Debian's library {debian}: {:.3}", ours / debian))
+    }
+
+    /// Whether it is a cycle of an object that holds a queue.
+    fn allocates(&self) -> bool {
+        self.name.split(' ').any(|word| ["CQ", "QP", "SRQ"].contains(&word))
     }
 }
 
@@ -202,6 +211,13 @@ mod tests {
         let verdict = |native| read(&told(native)).unwrap()[0].verdict(Column::Native);
         assert_eq!(verdict(60), Ok(()));
         assert_eq!(verdict(61), Err("61 instructions, Debian's library 60: 1.017".into()));
+    }
+
+    #[test]
+    fn only_where_debians_provider_allocates_a_queue_it_has_slack() {
+        let allocates = |name: &str| Row { name: name.into(), counts: [0.0; 3] }.allocates();
+        assert!(["CQ", "extended QP", "SRQ"].map(allocates).iter().all(|&it| it));
+        assert!(!["poll, empty", "MR", "SEND of 32 bytes"].map(allocates).iter().any(|&it| it));
     }
 
     #[test]
