@@ -50,6 +50,10 @@ impl Net {
             let words = ["netns", "exec", name, "sh", "-c", script];
             let _ = run::run(run::command("ip", words), Duration::from_secs(10));
             ip(&format!("-n {name} link set lo up"))?;
+            // Without two seconds of looking whether another host has an address: `settle` is then a matter of milliseconds.
+            let at_once = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad";
+            let args = ["netns", "exec", name, "sh", "-c", at_once];
+            run::run(run::command("ip", args), Duration::from_secs(10))?.success()?;
         }
         match &net.hub {
             None => {
