@@ -134,6 +134,9 @@ static void first_short(struct packet *k, enum target to) { request(k, to, 0x00,
 static void uc_middle(struct packet *k, enum target to) { request(k, to, 0x21, 0, MTU); }
 static void uc_above_mtu(struct packet *k, enum target to) { request(k, to, 0x24, 0, MTU + 4); }
 static void uc_read(struct packet *k, enum target to) { request(k, to, 0x2c, 16, 0), reth(k, 8); }
+static void uc_write_imm(struct packet *k, enum target to, uint32_t length) { request(k, to, 0x2b, 20, 8), reth(k, length); }
+static void uc_write_imm_short(struct packet *k, enum target to) { uc_write_imm(k, to, 16); }
+static void uc_write_imm_long(struct packet *k, enum target to) { uc_write_imm(k, to, 4); }
 static void to_group(struct packet *k, enum target to) { ud_send(k, to), put(k->b + 5, GROUP_QPN, 3); }
 static void to_group_wrong_qkey(struct packet *k, enum target to) { ud_wrong_qkey(k, to), put(k->b + 5, GROUP_QPN, 3); }
 static void to_group_rc(struct packet *k, enum target to) { send_only(k, to), put(k->b + 5, GROUP_QPN, 3); }
@@ -156,7 +159,7 @@ static void behind(struct packet *k, enum target to)
 	put(k->b + 9, p.me.psn + exchanges - 1, 3);
 }
 
-enum { WRONG_ICRC = 1, OTHER_SOURCE = 2, JOINED = 4, LONGER = 8, TAKEN = 16, GROUP = 32, FOREIGN = 64, MARKED = 128 };
+enum { WRONG_ICRC = 1, OTHER_SOURCE = 2, JOINED = 4, LONGER = 8, TAKEN = 16, GROUP = 32, FOREIGN = 64, MARKED = 128, PARTLY = 256 };
 
 #define MALFORMED {"counters/port_rcv_errors"}
 #define DAMAGED {"hw_counters/rx_icrc_encapsulated", "counters/port_rcv_errors"}
@@ -211,6 +214,8 @@ static const struct forged {
 	{"an acknowledgement of nothing", LIVE, answer, 0, {0}, 0},
 	{"the middle of no message of UC", UC, uc_middle, 0, {0}, 0},
 	{"more than the path MTU over UC", UC, uc_above_mtu, 0, {0}, 0},
+	{"a WRITE with immediate of less than it says over UC", UC, uc_write_imm_short, PARTLY, {0}, 0},
+	{"a WRITE with immediate of more than it says over UC", UC, uc_write_imm_long, 0, {0}, 0},
 	{"a right datagram to a group", UD, to_group, TAKEN | GROUP, {0}, 0},
 	{"a datagram to a group and the QPN of a member", UD, ud_send, GROUP, UNWANTED, 0},
 	{"a datagram to a group and the QPN of nobody", UD, unknown_qpn, GROUP, UNWANTED, 0},

@@ -5,6 +5,7 @@
 pub mod handshake;
 pub mod input;
 pub mod meter;
+pub mod node;
 pub mod packet;
 pub mod ring;
 pub mod text;
@@ -20,10 +21,11 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target { name: "packet", run: packet::run },
     Target { name: "transport", run: transport::run },
     Target { name: "ring", run: ring::run },
     Target { name: "handshake", run: handshake::run },
     Target { name: "text", run: text::run },
+    Target { name: "node", run: node::run },
 ];

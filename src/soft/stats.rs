@@ -429,8 +429,9 @@ impl Half {
 
     /// Counts the packets of a request over memory that came and was not accepted.
     pub fn received_in_vain(&self, kind: QpType, op: WrOpcode, length: u32) {
-        let (asked, _) =
-            raw::traffic_of(kind.raw().into(), op.raw() as usize, length.into(), self.mtu.into());
+        // A datagram is one packet, also one that came to a connected QP.
+        let mtu = if kind == QpType::Ud { u32::MAX } else { self.mtu };
+        let (asked, _) = raw::traffic_of(kind.raw().into(), op.raw() as usize, length.into(), mtu.into());
         self.event(Event::RcvPackets, asked.packets);
         self.event(Event::RcvWords, asked.words);
     }

@@ -14,8 +14,8 @@ use crate::{
 };
 
 /// Targets (`fuzz/src/lib.rs`), and of a hundred seconds how many each gets.
-const TARGETS: [(&str, u64); 5] =
-    [("transport", 50), ("ring", 15), ("handshake", 15), ("packet", 10), ("text", 10)];
+const TARGETS: [(&str, u64); 6] =
+    [("transport", 35), ("node", 25), ("ring", 12), ("handshake", 12), ("packet", 8), ("text", 8)];
 /// Seconds of processor time where no number is given.
 pub const SECONDS: u64 = 300;
 /// Seconds that libFuzzer runs at a time, by the clock.

@@ -318,7 +318,14 @@ impl Responder {
         let request = current.request;
         let write = matches!(request.op, WrOpcode::Write | WrOpcode::WriteImm);
         if write && request.total.is_some_and(|total| total as u64 != current.placed) {
-            return self.refuse_any(qp, WcStatus::RemInvReqErr, Nak::InvalidRequest);
+            // Over UC a request that is none is dropped.
+            let reliable = qp.is_reliable();
+            let nak = Nak::InvalidRequest;
+            return if reliable {
+                self.refuse_any(qp, WcStatus::RemInvReqErr, nak)
+            } else {
+                self.refuse(qp, nak)
+            };
         }
         if write && ending.imm.is_none() {
             self.stats.done(request.op, current.placed as u32);

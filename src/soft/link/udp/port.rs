@@ -428,6 +428,13 @@ impl Port {
         any
     }
 
+    /// Takes datagrams as if the socket had brought them, after whoever is at it already: for tests, which say what a stranger
+    /// sends. Called with no lock held.
+    pub fn take<'a>(&self, node: &Node, datagrams: impl Iterator<Item = Received<'a>>) {
+        let _batch = self.batch.lock();
+        self.serve(node, datagrams, false, false);
+    }
+
     /// Takes packets in order, and answers. `pass`: those for other processes go on to them. `again`: this thread will look
     /// again.
     fn serve<'a>(&self, node: &Node, packets: impl Iterator<Item = Received<'a>>, pass: bool, again: bool) {
@@ -449,7 +456,7 @@ impl Port {
             }
             let known = touched.iter().find(|t| t.qp.num == to).map(|t| t.qp.clone()).or_else(|| node.qp(to));
             match known {
-                Some(qp) => self.take(now, &received, &qp, &mut touched),
+                Some(qp) => self.take_for(now, &received, &qp, &mut touched),
                 None if pass && slot::SLOTS.contains(&to.slot()) && !node.owns_slot(to.slot()) => {
                     self.share.put(to.slot(), &received);
                     passed = true;
@@ -472,7 +479,7 @@ impl Port {
         }
     }
 
-    fn take(&self, now: u64, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Vec<Touched>) {
+    fn take_for(&self, now: u64, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Vec<Touched>) {
         let lost = |why| {
             let rq = qp.rq.lock();
             rq.stats.received(1, received.datagram.len());

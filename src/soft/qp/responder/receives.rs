@@ -217,7 +217,8 @@ impl Responder {
             explain(format_args!("{reason}"));
             self.count_remote(current.request.op, nak.status(), 0);
         }
-        self.current = None;
+        // A receive that it has taken serves the next message, or is flushed.
+        self.abandon();
         if nak == Nak::RemoteAccess {
             self.stats.event(Event::AccessRefused, 1);
         }
