@@ -1,21 +1,10 @@
-/* bench PORT REPETITIONS [MILLISECONDS]: the floors and RC SEND, WRITE and READ between two processes, each on a core of its own.
+/* bench REPETITIONS [MILLISECONDS]: the floors and RC SEND, WRITE and READ between two processes, each on a core of its own.
  * Everything is measured once a repetition, floors and verbs interleaved, since floors drift. Prints `NAME VALUE` lines:
  * names ending in _ns are nanoseconds an operation (send8 and hop: one way), names ending in _gbs are gigabytes a second. */
-#include "bench.h"
-#include <stdatomic.h>
+#include "two.h"
 #include <sys/uio.h>
 
 enum { DEPTH = 64, WINDOW = 16, BUF = 2 << 20, HALF = 1 << 20 };
-
-struct shared {
-	_Alignas(128) atomic_uint there;
-	_Alignas(128) atomic_uint back;
-	_Alignas(128) atomic_uint stop;
-};
-
-static struct shared *sh;
-static struct pair p;
-static pid_t peer_pid;
 
 static void hop(int driver)
 {
@@ -61,19 +50,6 @@ static double copy(size_t len, int chunk)
 		memcpy(p.buf + HALF, p.buf, len);
 		__asm__ volatile("" ::: "memory");
 	});
-}
-
-static void wait_wc(void)
-{
-	struct ibv_wc wc;
-	int n;
-	while (!(n = ibv_poll_cq(p.cq, 1, &wc)))
-		;
-	CHECK(n == 1);
-	if (wc.status) {
-		fprintf(stderr, "wr_id %d: %s\n", (int)wc.wr_id, ibv_wc_status_str(wc.status));
-		exit(1);
-	}
 }
 
 static double one_sided_latency(enum ibv_wr_opcode op)
@@ -178,29 +154,9 @@ static void send_bandwidth(int driver, uint32_t len, const char *name)
 	say(name, len / ns);
 }
 
-/* Receives that are left over belong to the last part; a new QP starts clean. */
-static void fresh(int driver, int port)
+static void repetition(int driver)
 {
-	memset(&p, 0, sizeof p);
-	pair_create(&p, BUF, DEPTH);
-	memset(p.buf, 1, BUF);
-	pair_connect(&p, !driver, "127.0.0.1", port);
-	pid_t me = getpid();
-	tcp_all(p.tcp, &me, sizeof me, 1);
-	tcp_all(p.tcp, &peer_pid, sizeof peer_pid, 0);
-}
-
-static void done(void)
-{
-	tcp_sync(&p);
-	pair_destroy(&p);
-	munmap(p.buf, BUF);
-	close(p.tcp);
-}
-
-static void repetition(int driver, int port)
-{
-	fresh(driver, port);
+	fresh(BUF, DEPTH);
 	tcp_sync(&p);
 	hop(driver);
 	for (int i = 0; i < 8; i++)
@@ -211,7 +167,7 @@ static void repetition(int driver, int port)
 	hop(driver);
 	done();
 
-	fresh(driver, port);
+	fresh(BUF, DEPTH);
 	if (driver) {
 		say("pvw8_ns", vm(1, 8, 50));
 		say("write8_ns", one_sided_latency(IBV_WR_RDMA_WRITE));
@@ -219,45 +175,33 @@ static void repetition(int driver, int port)
 		say("read8_ns", one_sided_latency(IBV_WR_RDMA_READ));
 		say("memcpy64k_gbs", 65536 / copy(65536, 10));
 		say("pvw64k_gbs", 65536 / vm(1, 65536, 10));
+		say("pvw64k_whole_gbs", 65536 / whole_ns);
 		say("write64k_gbs", 65536 / one_sided_bandwidth(IBV_WR_RDMA_WRITE, 65536));
 		say("pvr64k_gbs", 65536 / vm(0, 65536, 10));
+		say("pvr64k_whole_gbs", 65536 / whole_ns);
 		say("read64k_gbs", 65536 / one_sided_bandwidth(IBV_WR_RDMA_READ, 65536));
 		say("memcpy1m_gbs", HALF / copy(HALF, 4));
 		say("pvw1m_gbs", HALF / vm(1, HALF, 4));
+		say("pvw1m_whole_gbs", HALF / whole_ns);
 		say("write1m_gbs", HALF / one_sided_bandwidth(IBV_WR_RDMA_WRITE, HALF));
 		say("pvr1m_gbs", HALF / vm(0, HALF, 4));
+		say("pvr1m_whole_gbs", HALF / whole_ns);
 		say("read1m_gbs", HALF / one_sided_bandwidth(IBV_WR_RDMA_READ, HALF));
 	}
 	done();
 
-	fresh(driver, port);
+	fresh(BUF, DEPTH);
 	send_bandwidth(driver, 65536, "send64k_gbs");
 	done();
-	fresh(driver, port);
+	fresh(BUF, DEPTH);
 	send_bandwidth(driver, HALF, "send1m_gbs");
 	done();
 }
 
 int main(int argc, char **argv)
 {
-	CHECK(argc >= 3);
-	int port = atoi(argv[1]), repetitions = atoi(argv[2]);
-	if (argc > 3)
-		budget_ns = strtoull(argv[3], NULL, 10) * 1000000;
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	sh = mmap(NULL, sizeof *sh, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(sh != MAP_FAILED);
-	/* Before the library is first called: two processes that know nothing of each other. */
-	pid_t child = fork();
-	CHECK(child >= 0);
-	int driver = child != 0;
-	pin(driver ? 0 : 1);
-	alarm(300);
+	int driver = two_begin(argc, argv);
 	for (int i = 0; i < repetitions; i++)
-		repetition(driver, port);
-	if (driver) {
-		int status;
-		CHECK(waitpid(child, &status, 0) == child && status == 0);
-	}
-	return 0;
+		repetition(driver);
+	return two_end(driver);
 }

@@ -96,12 +96,16 @@ static inline int tcp_open(int server, const char *host, int port)
 	return c;
 }
 
+/* The first device, or the one that C_TESTS_DEVICE names. */
 static inline struct ibv_context *open_first(void)
 {
-	int n = 0;
+	const char *name = getenv("C_TESTS_DEVICE");
+	int n = 0, i = 0;
 	struct ibv_device **list = ibv_get_device_list(&n);
-	CHECK(list && n > 0);
-	struct ibv_context *ctx = ibv_open_device(list[0]);
+	while (i < n && name && strcmp(ibv_get_device_name(list[i]), name))
+		i++;
+	CHECK(list && i < n);
+	struct ibv_context *ctx = ibv_open_device(list[i]);
 	CHECK(ctx);
 	ibv_free_device_list(list);
 	return ctx;

@@ -21,8 +21,9 @@ const USAGE: &str = "\
 cargo xtask demo                             build, run a server and a client over urxe0, show what moved
 cargo xtask test [--distro sid] [-v] [NAME...]
                                              run everything, or the steps whose name contains a NAME
-cargo xtask bench [REPETITIONS]              latency and bandwidth beside their floors; target/bench.json
-cargo xtask bench wire [REPETITIONS]         the same between two network namespaces; target/bench-wire.json
+cargo xtask bench [REPETITIONS]              two processes of this host, floors and peers; target/bench.json
+cargo xtask bench guest [REPETITIONS]        the same, and beside the kernel's rxe in the guest
+cargo xtask bench wire [REPETITIONS]         between two network namespaces; target/bench-wire.json
 cargo xtask fuzz [SECONDS [TARGET]]          fuzz on an idle processor; `fuzz merge` keeps what was found
 cargo xtask bench kernel                     instructions on the kernel's rxe beside Debian's library, in the guest
 cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::fuzz(rest),
         "guest" if !rest.is_empty() => guest::guest(rest),
         "in-guest" => trials::kernel::inside(rest),
+        "in-guest-bench" => bench::inside(rest),
         "install" => install::install(rest),
         "stage" => stage::library().map(|lib| println!("{}", lib.display())),
         _ => {

@@ -69,6 +69,10 @@ impl Place {
     pub fn lib(&self) -> PathBuf {
         self.folder.join("lib")
     }
+    /// One of our own C programs.
+    pub fn own(&self, name: &str) -> PathBuf {
+        self.folder.join("bin").join(name)
+    }
     /// The same place with one more variable.
     pub fn with_env(mut self, name: &str, value: &str) -> Place {
         self.env.push((name.to_string(), value.to_string()));
@@ -105,7 +109,7 @@ impl Place {
             Via::System => {}
         }
         match program.strip_prefix('/') {
-            Some(own) => words.push(self.folder.join("bin").join(own).display().to_string()),
+            Some(own) => words.push(self.own(own).display().to_string()),
             None => words.push(program.to_string()),
         }
         words.extend(args.into_iter().map(|a| a.as_ref().to_string()));

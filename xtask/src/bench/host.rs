@@ -1,40 +1,80 @@
-//! Latency and bandwidth between two processes of this host, each on a core of its own; target/bench.json.
-use std::time::Duration;
+//! Everything between two processes of this host, each on a core of its own, and its floors and peers; in the guest, beside the
+//! kernel's rxe, on request. target/bench.json, target/bench.svg, target/PERFORMANCE.md.
+use std::{fs, path::Path, time::Instant};
 
-use super::table::{Limit, Row, Samples, row};
+use super::{
+    chart,
+    client::Device,
+    json, own,
+    page::{self, About},
+    rows::{MEASURES, ROWS},
+    rxe,
+    table::{self, Samples},
+};
 use crate::{
+    apt,
     place::{Place, User, Via},
-    run, stage,
+    stage,
 };
 
-const ROWS: &[Row<'_>] = &[
-    row("SEND 8 B, few completions", "send8_few_ns", "hop_ns", "cache-line hops", None),
-    row("SEND 8 B, one way", "send8_ns", "hop_ns", "cache-line hops", Some(Limit::Most(3.0))),
-    row("WRITE 8 B", "write8_ns", "pvw8_ns", "process_vm_writev", Some(Limit::Most(1.5))),
-    row("READ 8 B", "read8_ns", "pvr8_ns", "process_vm_readv", None),
-    row("WRITE 64 KiB", "write64k_gbs", "pvw64k_gbs", "process_vm_writev", None),
-    row("READ 64 KiB", "read64k_gbs", "pvr64k_gbs", "process_vm_readv", None),
-    row("SEND 64 KiB", "send64k_gbs", "memcpy64k_gbs", "memcpy", None),
-    row("WRITE 1 MiB", "write1m_gbs", "pvw1m_gbs", "process_vm_writev", Some(Limit::Least(0.8))),
-    row("READ 1 MiB", "read1m_gbs", "pvr1m_gbs", "process_vm_readv", Some(Limit::Least(0.8))),
-    row("SEND 1 MiB", "send1m_gbs", "memcpy1m_gbs", "memcpy", None),
+const NEEDS: &[apt::Need] = &[
+    ("ib_send_lat", "perftest"),
+    ("ucx_perftest", "ucx-utils"),
+    ("fi_pingpong", "libfabric-bin"),
+    ("valgrind", "valgrind"),
 ];
 
-/// Runs the repetitions and shows the table.
-pub fn bench(repetitions: u32) -> Result<(), String> {
+/// Measures, shows the table, and writes the files; with ANYVERBS_UPDATE_DOCS also docs/PERFORMANCE.md and its chart.
+pub fn bench(repetitions: u32, guest: bool) -> Result<(), String> {
+    apt::ensure(NEEDS)?;
     let stage = stage::stage()?;
-    let place = Place::new(stage.lib.parent().ok_or("no folder")?, Via::Path, User::Me);
-    let words = [run::port().to_string(), repetitions.to_string()];
-    let limit = Duration::from_secs(60 + 20 * u64::from(repetitions));
-    let outcome = run::run(place.command("/bench", words), limit)?.success()?;
+    let place = |via| Place::new(stage.lib.parent().unwrap_or(Path::new(".")), via, User::Me);
+    let ours = place(Via::Path).with_env("ANYVERBS_SOFT", "1").with_env("C_TESTS_DEVICE", "urxe0");
+    let theirs = place(Via::System);
+    let device = Device { name: "urxe0", gid: "0".into() };
     let mut samples = Samples::default();
-    samples.read("", &outcome.out);
+    for repetition in 1..=repetitions {
+        let begin = Instant::now();
+        for measure in MEASURES {
+            measure.run(&ours, &theirs, &device, &mut samples)?;
+        }
+        eprintln!("repetition {repetition} of {repetitions}: {:.0} s", begin.elapsed().as_secs_f64());
+    }
+    // Once: they are counted, not measured.
+    own::instructions(&ours, &mut samples)?;
+    let mut rows = samples.judge(ROWS)?;
+    if guest {
+        rxe::measure(&stage, repetitions, &mut samples)?;
+        rows.extend(samples.judge(&rxe::ROWS)?);
+    }
     println!(
-        "medians of {repetitions} interleaved repetitions, one run, each process on a core of its own\n"
+        "medians of {repetitions} interleaved repetitions, one run, each process on a core of its own; one way, where it is latency\n"
     );
-    let short = samples.show(ROWS)?;
-    let file = stage::target().join("bench.json");
-    samples.write(&file)?;
-    println!("\n{} figures in {}; {short} short of their limit", samples.len(), file.display());
+    print!("{}", table::text(&rows));
+    if !guest {
+        println!("15 beside the kernel's rxe: cargo xtask bench guest");
+    }
+    let about = About::here(repetitions, guest);
+    write(&stage::target().join("bench.json"), &json::text(&about, &rows, &samples))?;
+    write(&stage::target().join("bench.svg"), &chart::draw(&rows))?;
+    write(&stage::target().join("PERFORMANCE.md"), &page::compose(&about, &rows, &samples, "bench.svg", ""))?;
+    if std::env::var_os("ANYVERBS_UPDATE_DOCS").is_some() {
+        let docs = stage::root().join("docs");
+        let kept = fs::read_to_string(docs.join("PERFORMANCE.md")).unwrap_or_default();
+        write(&docs.join("performance.svg"), &chart::draw(&rows))?;
+        let page = page::compose(&about, &rows, &samples, "performance.svg", &kept);
+        write(&docs.join("PERFORMANCE.md"), &page)?;
+    }
+    let (figures, target) = (samples.figures().count(), stage::target());
+    println!(
+        "\n{figures} figures in {0}/bench.json, chart and page in {0}/bench.svg and {0}/PERFORMANCE.md; {1} of {2} rows with a limit are short",
+        target.display(),
+        table::short(&rows),
+        rows.iter().filter(|row| row.limit.is_some()).count(),
+    );
     Ok(())
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))
 }

@@ -1,17 +1,29 @@
 //! `cargo xtask bench`: what things take over urxe0 beside their floors, all in one run, as medians of interleaved repetitions.
 //!
-//! `host` is two processes of this host, `wire` two network namespaces, `guest` two in a guest with soft-RoCE; `table` says
-//! how figures are judged and shown.
+//! `host` is two processes of this host, in the order of `rows`, with what `client` (perftest), `own` (our C programs) and `peers` (UCX,
+//! libfabric) say; `rxe` is the same in a guest with the kernel's soft-RoCE. `wire` is two network namespaces, `guest` two in the
+//! guest. `table` says how figures are judged and shown, `json`, `chart` and `page` what is written.
+mod chart;
+mod client;
 mod guest;
 mod host;
+mod json;
+mod own;
+mod page;
+mod peers;
+mod rows;
+mod rxe;
 pub mod table;
 pub mod wire;
 
-/// `bench [REPETITIONS]` or `bench wire [REPETITIONS]`.
+pub use rxe::inside;
+
+/// `bench [REPETITIONS]`, `bench guest [REPETITIONS]` or `bench wire [REPETITIONS]`.
 pub fn bench(args: &[String]) -> Result<(), String> {
     match args.split_first() {
         Some((first, rest)) if first == "wire" => wire::bench(repetitions(rest)?),
-        _ => host::bench(repetitions(args)?),
+        Some((first, rest)) if first == "guest" => host::bench(repetitions(rest)?, true),
+        _ => host::bench(repetitions(args)?, false),
     }
 }
 

@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use super::{
-    guest,
+    guest, own,
     table::{Limit, Samples, row},
 };
 use crate::{
@@ -108,7 +108,7 @@ impl Ends {
         let port = run::port();
         let limit = Duration::from_secs(100);
         let valgrind = |place: &Place, role: &str| {
-            let program = stage::target().join("anyverbs/bin/wire").display().to_string();
+            let program = place.own("wire").display().to_string();
             let (port, messages, path) = (port.to_string(), messages.to_string(), MTUS[0].1.to_string());
             let (quiet, bytes) = ("--callgrind-out-file=/dev/null", MESSAGE.to_string());
             let words = [quiet, &program, role, SERVER, &port, "count", &messages, &bytes, &path, "4"];
@@ -117,10 +117,7 @@ impl Ends {
         let server = valgrind(&self.server, "server")?;
         let client = valgrind(&self.client, "client")?.finish(limit).success()?;
         let server = server.finish(limit).success()?;
-        let collected = |text: &str| {
-            let number = text.split_once("Collected :").and_then(|(_, rest)| rest.split_whitespace().next());
-            number.and_then(|n| n.parse().ok()).ok_or(format!("callgrind says no number: {text}"))
-        };
+        let collected = |text: &str| own::collected(text).ok_or(format!("callgrind says no number: {text}"));
         Ok([collected(&client.err)?, collected(&server.err)?])
     }
 }

@@ -18,6 +18,7 @@ mod forged;
 mod fuzz;
 mod guest;
 mod hardware;
+mod host_bench;
 mod hostile;
 mod idle;
 mod install;
@@ -71,6 +72,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         stats::TRIALS,
         wire_format::TRIALS,
         wire_bench::TRIALS,
+        host_bench::TRIALS,
         behaviour::TRIALS,
         conformance::TRIALS,
         perftest::TRIALS,

@@ -110,7 +110,7 @@ pub fn inside(args: &[String]) -> Result<(), String> {
         public: PathBuf::from(public),
         scratch: PathBuf::from(scratch),
         whole: size == "whole",
-        gid: gid_index(Path::new("/sys/class/infiniband").join(DEVICE).join("ports/1/gids"))?,
+        gid: gid_of_rxe0()?,
     };
     for suite in suites {
         let (name, run) = SUITES.iter().find(|s| s.0 == suite).ok_or(format!("no suite {suite}"))?;
@@ -122,6 +122,11 @@ pub fn inside(args: &[String]) -> Result<(), String> {
 }
 
 /// The row of [`ADDRESS`].
+/// Index of rxe0's IPv4 GID.
+pub fn gid_of_rxe0() -> Result<String, String> {
+    gid_index(Path::new("/sys/class/infiniband").join(DEVICE).join("ports/1/gids"))
+}
+
 fn gid_index(gids: PathBuf) -> Result<String, String> {
     let row = |i: &u32| fs::read_to_string(gids.join(i.to_string())).unwrap_or_default();
     let found = (0..16).find(|i| row(i).trim() == "0000:0000:0000:0000:0000:ffff:0a09:0001");

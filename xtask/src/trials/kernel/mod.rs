@@ -26,7 +26,7 @@ use crate::{
 };
 use table::Table;
 
-pub use inside::inside;
+pub use inside::{gid_of_rxe0, inside};
 
 pub const TRIALS: &[Trial] = &[
     Trial { name: "kernel-6.1", limit: Duration::from_secs(3100), run: |ctx| on(ctx, "6.1", "", ALL) },
