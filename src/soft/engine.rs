@@ -14,7 +14,7 @@ use super::node::{self, Node};
 use super::verbs::desk;
 use crate::sys::epoll::{self, Epoll, Event, NO_EVENT};
 use crate::sys::errno::Errno;
-use crate::sys::{clock, futex, thread};
+use crate::sys::{annotate, clock, futex, thread};
 
 /// A thread that has found nothing this many times in a row yields the processor.
 const YIELD_AFTER: u32 = 1000;
@@ -210,6 +210,7 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
 fn tell_others(node: &Node) {
     let leaving = &node.engine.leaving;
     if leaving.compare_exchange(ASKED, AT_IT, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        annotate::handed(std::ptr::from_ref(leaving) as usize);
         futex::wake(leaving);
         node.udp.leave(node);
         leaving.store(LEFT, Ordering::SeqCst);
@@ -222,6 +223,7 @@ fn tell_others(node: &Node) {
 pub fn leave() {
     let Some(node) = node::existing() else { return };
     let engine = &node.engine;
+    annotate::handed(&raw const engine.leaving as usize);
     if engine.leaving.compare_exchange(0, ASKED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }

@@ -7,6 +7,8 @@ mod tell {
     pub fn acquired(_: usize) {}
     #[inline(always)]
     pub fn released(_: usize) {}
+    #[inline(always)]
+    pub fn handed(_: usize) {}
 }
 
 #[cfg(all(anyverbs_helgrind, target_arch = "x86_64"))]
@@ -45,6 +47,12 @@ mod tell {
         request(MUTEX_UNLOCK_POST, lock as u64, 0);
     }
 
+    /// Of two threads that both say so of a word, the second one sees all that the first has done: an atomic has passed it on.
+    pub fn handed(word: usize) {
+        acquired(word);
+        released(word);
+    }
+
     pub fn shared(lock: usize, to_write: bool) {
         request(RWLOCK_ACQUIRED, lock as u64, to_write.into());
     }
@@ -54,7 +62,7 @@ mod tell {
     }
 }
 
-pub use tell::{acquired, released};
+pub use tell::{acquired, handed, released};
 
 /// The standard library's, or one that tells helgrind of itself.
 #[cfg(not(all(anyverbs_helgrind, target_arch = "x86_64")))]
