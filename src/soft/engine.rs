@@ -183,6 +183,10 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
     let engine = &node.engine;
     let mut polls = 0;
     loop {
+        while engine.leaving.load(Ordering::SeqCst) == LEFT {
+            // Nothing is begun any more that the end would break off.
+            std::thread::park();
+        }
         if engine.waiters.load(Ordering::SeqCst) > 0 {
             // What a thread left to its next look, which may never come.
             if busy(node) {
