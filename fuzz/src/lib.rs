@@ -2,6 +2,7 @@
 //!
 //! A target takes any bytes, makes of them what a stranger could do, and panics where an invariant does not hold.
 //! `cargo xtask fuzz` runs them under libFuzzer with AddressSanitizer; cargo's tests run every input that is kept.
+mod datagram;
 pub mod handshake;
 pub mod input;
 pub mod meter;

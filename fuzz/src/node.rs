@@ -3,6 +3,7 @@
 //! sends complete once and in order, and nothing is kept of an input.
 //!
 //! The node lives on a thread with a network namespace of its own; without the right to make one there is nothing to see.
+use crate::datagram;
 use crate::input::Input;
 use crate::meter;
 use ibverbs::soft::ah::{Address, Ah};
@@ -20,9 +21,7 @@ use ibverbs::soft::qp::responder::Responder;
 use ibverbs::soft::qp::sendq::SendQueue;
 use ibverbs::soft::stats::Counter;
 use ibverbs::soft::types::{Access, Gid, Key, Psn, QpType, Qpn, SendFlags, Sge, WcStatus, WrOpcode};
-use ibverbs::soft::wire::{
-    Aeth, AtomicEth, Bth, Deth, Feth, Headers, IpUdp, Opcode, Packet, Reth, Syndrome, cnp, icrc,
-};
+use ibverbs::soft::wire::{Bth, Deth, IpUdp, Opcode, Reth, Syndrome, cnp, icrc};
 use std::fmt;
 use std::net::IpAddr;
 use std::panic::{self, AssertUnwindSafe};
@@ -289,7 +288,6 @@ impl World {
         let Some(opcode) = Opcode::from_raw(transport | input.below(32) as u8) else {
             return vec![transport; 16];
         };
-        let has = |header| opcode.headers().contains(header);
         let base = if input.below(4) == 3 { input.word() } else { FIRST };
         let bth = Bth {
             ack_req: input.below(2) == 1,
@@ -313,34 +311,8 @@ impl World {
         let rkey = if input.below(16) == 15 { Key(input.word()) } else { self.region.key };
         let syndrome = Syndrome::from_raw(input.byte()).unwrap_or(Syndrome::Ack);
         let qkey = if input.below(8) == 7 { input.word() } else { QKEY };
-        let packet = Packet {
-            deth: has(Headers::DETH).then_some(Deth { qkey, src_qpn: Qpn(0x123) }),
-            srqn: has(Headers::XRCETH).then_some(input.byte().into()),
-            feth: has(Headers::FETH).then_some(Feth { types: 3, level: 0 }),
-            reth: has(Headers::RETH).then_some(Reth { va, rkey, length }),
-            atomic_eth: has(Headers::ATOMIC_ETH).then_some(AtomicEth {
-                va,
-                rkey,
-                swap_or_add: 1,
-                compare: 2,
-            }),
-            aeth: has(Headers::AETH).then_some(Aeth { syndrome, msn: input.byte().into() }),
-            atomic_ack: has(Headers::ATOMIC_ACK).then_some(3),
-            imm: has(Headers::IMM).then_some(4),
-            ieth: has(Headers::IETH).then_some(rkey),
-            ..Packet::new(bth)
-        };
-        let payload = match input.below(8) {
-            0 | 1 => 0,
-            2 | 3 => MTU,
-            4 => MTU + 1,
-            5 => 8,
-            6 => 4096,
-            _ => input.below(MTU),
-        };
-        let mut bytes = vec![7; packet.datagram_len(payload as usize)];
-        packet.emit(payload as usize, &mut bytes);
-        bytes
+        let deth = Deth { qkey, src_qpn: Qpn(0x123) };
+        datagram::of(input, bth, deth, Reth { va, rkey, length }, syndrome, MTU)
     }
 }
 

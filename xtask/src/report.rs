@@ -164,7 +164,7 @@ impl Tally {
     pub fn close(&self, whole: bool) -> bool {
         judges::close(&self.judges, whole);
         if !self.repeated.is_empty() {
-            println!("\n{} steps ran once more, since at first there failed:", self.repeated.len());
+            println!("\nfailed at first, so that the step ran once more:");
             self.repeated.iter().flatten().for_each(|f| println!("  {f}"));
         }
         if !self.failures.is_empty() {

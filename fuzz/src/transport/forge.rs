@@ -2,11 +2,10 @@
 use super::Setup;
 use super::end::{End, addresses};
 use super::sides::{MEMORY, RKEY};
+use crate::datagram;
 use crate::input::Input;
 use ibverbs::soft::types::{Key, Psn, Qpn};
-use ibverbs::soft::wire::{
-    Aeth, AtomicEth, Bth, Deth, Feth, Headers, IpUdp, Opcode, Packet, Reth, Syndrome, icrc,
-};
+use ibverbs::soft::wire::{Bth, Deth, IpUdp, Opcode, Packet, Reth, Syndrome, icrc};
 
 /// A packet of any opcode that there is, with numbers near those in use.
 pub(super) fn any(setup: &Setup, to: &End, input: &mut Input<'_>) -> Vec<u8> {
@@ -20,7 +19,6 @@ pub(super) fn any(setup: &Setup, to: &End, input: &mut Input<'_>) -> Vec<u8> {
         _ => Psn::new(input.word()),
     };
     let psn = base.plus(input.below(64).wrapping_sub(16));
-    let has = |header| opcode.headers().contains(header);
     let mtu = setup.mtu;
     let length = match input.below(8) {
         0 => 0,
@@ -42,28 +40,8 @@ pub(super) fn any(setup: &Setup, to: &End, input: &mut Input<'_>) -> Vec<u8> {
     let syndrome = Syndrome::from_raw(input.byte()).unwrap_or(Syndrome::Ack);
     let bth =
         Bth { ack_req: input.below(2) == 1, solicited: input.below(2) == 1, ..Bth::new(opcode, Qpn(1), psn) };
-    let packet = Packet {
-        deth: has(Headers::DETH).then_some(Deth { qkey: 1, src_qpn: Qpn(1) }),
-        srqn: has(Headers::XRCETH).then_some(input.byte().into()),
-        feth: has(Headers::FETH).then_some(Feth { types: 3, level: 0 }),
-        reth: has(Headers::RETH).then_some(Reth { va, rkey, length }),
-        atomic_eth: has(Headers::ATOMIC_ETH).then_some(AtomicEth { va, rkey, swap_or_add: 1, compare: 2 }),
-        aeth: has(Headers::AETH).then_some(Aeth { syndrome, msn: input.byte().into() }),
-        atomic_ack: has(Headers::ATOMIC_ACK).then_some(3),
-        imm: has(Headers::IMM).then_some(4),
-        ieth: has(Headers::IETH).then_some(rkey),
-        ..Packet::new(bth)
-    };
-    let payload = match input.below(8) {
-        0 | 1 => 0,
-        2 | 3 => mtu,
-        4 => mtu + 1,
-        5 => 8,
-        6 => 4096,
-        _ => input.below(mtu),
-    };
-    let mut datagram = vec![7; packet.datagram_len(payload as usize)];
-    packet.emit(payload as usize, &mut datagram);
+    let deth = Deth { qkey: 1, src_qpn: Qpn(1) };
+    let mut datagram = datagram::of(input, bth, deth, Reth { va, rkey, length }, syndrome, mtu);
     seal(to, &mut datagram);
     datagram
 }

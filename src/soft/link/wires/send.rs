@@ -193,7 +193,9 @@ fn put_message(
     }
 }
 
-fn header(qp: &Qp, wqe: &Wqe, to: Qpn, psn: Psn) -> Header {
+/// The header of a request, with no flags but those of the QP and of the request itself.
+#[inline]
+pub(super) fn header(qp: &Qp, wqe: &Wqe, to: Qpn, psn: Psn) -> Header {
     let ext = match wqe.opcode {
         WrOpcode::Send | WrOpcode::SendImm | WrOpcode::SendInv if qp.kind != QpType::XrcSend => Ext::None,
         WrOpcode::CmpSwap | WrOpcode::FetchAdd | WrOpcode::AtomicWrite | WrOpcode::Flush => Ext::Atomic {

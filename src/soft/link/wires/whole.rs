@@ -1,16 +1,16 @@
 //! SENDs that are one entry of the ring, from one place to one place: nearly all of those that programs wait for. What is out
 //! of the ordinary in any way goes the long way, in `send` and `receive`, which also says what is wrong with it.
-use super::Wire;
-use super::message::{FIRST, LAST, RELIABLE, SOLICITED};
-use crate::soft::link::shm::ring::{Entry, Ext, Header, MAX_PAYLOAD};
+use super::message::{FIRST, LAST, SOLICITED};
+use super::{Wire, send};
+use crate::soft::link::shm::ring::{Entry, Ext, MAX_PAYLOAD};
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::Whole;
 use crate::soft::types::{QpType, Qpn, SendFlags, WrOpcode};
 
-/// Puts a SEND into the ring whose bytes fit into one entry and lie in one place, as with nearly all. False: nothing has
-/// happened, and `send` is to see what it can do.
+/// Puts a SEND into the ring whose bytes fit into one entry and lie in one place, as with nearly all. False: nothing is
+/// sent, and `send` is to see what it can do.
 #[inline]
 pub fn put(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) -> bool {
     let wqe = sq.queue.wqe(at);
@@ -22,20 +22,8 @@ pub fn put(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) -> bool {
     {
         return false;
     }
-    let header = Header {
-        kind: wqe.opcode.raw() as u8,
-        flags: FIRST
-            | LAST
-            | if qp.kind == QpType::Rc { RELIABLE } else { 0 }
-            | if wqe.flags.contains(SendFlags::SOLICITED) { SOLICITED } else { 0 },
-        spare: 0,
-        dst_qpn: to.0,
-        src_qpn: qp.num.0,
-        seq: sq.psn_of(at).get(),
-        total: wqe.length,
-        imm: wqe.imm,
-        ext: Ext::None,
-    };
+    let mut header = send::header(qp, wqe, to, sq.psn_of(at));
+    header.flags |= FIRST | LAST;
     let mut tx = wire.peer.tx.lock();
     let Some(slot) = tx.try_reserve(&Ext::None, n) else { return false };
     // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.

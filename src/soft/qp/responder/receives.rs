@@ -25,8 +25,8 @@ pub struct Whole {
 }
 
 impl Responder {
-    /// A SEND that is here whole goes straight into the only SGE of its receive request, as nearly all do. False: nothing has
-    /// happened, and `begin` is to see what it can do.
+    /// A SEND that is here whole goes straight into the only SGE of its receive request, as nearly all do. False: no receive
+    /// is taken, and `begin` is to see what it can do.
     #[inline]
     pub fn take_whole(&mut self, qp: &Qp, message: &Whole, bytes: Run<'_>) -> Result<bool, Nak> {
         let is_plain = self.established
@@ -54,11 +54,7 @@ impl Responder {
             (cqe.imm, cqe.wc_flags) = (imm, WC_WITH_IMM);
         }
         self.stats.done(message.op, length);
-        if self.cq.as_ref().is_none_or(|cq| cq.push(cqe, message.solicited).is_ok()) {
-            return Ok(true);
-        }
-        qp.fail_from_responder(self, Some(EventType::QpFatal));
-        Err(Nak::RemoteOp)
+        self.complete(qp, cqe, message.solicited).map(|()| true)
     }
 
     /// Takes a receive request for a message that begins; without one the message has not begun.
