@@ -140,7 +140,7 @@ static void server_round(int fd, struct ibv_context *context, int op, int i)
         ZERO(ibv_get_async_event(context, &event));
         ibv_ack_async_event(&event);
         seen = 1;
-        printf(", %s", event.element.qp == s.qp ? ibv_event_type_str(event.event_type) : "a stray event");
+        printf(", %s%s", event.element.qp == s.qp ? "" : "stray: ", ibv_event_type_str(event.event_type));
     }
     printf("\n");
     together(fd);

@@ -2,7 +2,13 @@
 //! Needs root, `ip` and `nft`; says so where they are missing.
 mod toolchain;
 
-use std::{env, fs, process::Command};
+use std::{
+    env, fs,
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use toolchain::{
     have,
@@ -71,6 +77,9 @@ impl Hosts {
         let [a, b] = &hosts.0;
         for host in [a, b] {
             run(Command::new("ip").args(["netns", "add", host]));
+            // Nobody else is on this wire: an address need not wait whether somebody has it.
+            let at_once = "echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad || true";
+            run(Command::new("ip").args(["netns", "exec", host, "sh", "-c", at_once]));
         }
         let wire = ["link", "add", "wire", "netns", a, "type", "veth", "peer", "name", "wire", "netns", b];
         run(Command::new("ip").args(wire));
@@ -80,7 +89,22 @@ impl Hosts {
             of_host(&["link", "set", "lo", "up"]);
             of_host(&["link", "set", "wire", "up"]);
         }
+        hosts.settle();
         Some(hosts)
+    }
+
+    /// Waits for the addresses that the kernel gives by itself: a later one is an event at the port, which the pairs report as stray.
+    fn settle(&self) {
+        let is_settled = |host: &String| {
+            let shown = try_run(Command::new("ip").args(["-n", host, "-6", "addr", "show", "dev", "wire"]));
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            shown.contains("scope link") && !shown.contains("tentative")
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while Path::new("/proc/net/if_inet6").exists() && !self.0.iter().all(is_settled) {
+            assert!(Instant::now() < end, "no link-local addresses within 20 s");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn server(&self) -> Place {

@@ -44,14 +44,9 @@ impl Net {
         let net = Net { names, hub };
         for name in net.namespaces() {
             ip(&format!("netns add {name}"))?;
-            // Nobody else is on these links: an address need not wait whether somebody has it. Where this may not be set, it waits.
-            let script =
-                "for which in all default; do echo 0 >/proc/sys/net/ipv6/conf/$which/accept_dad; done";
-            let words = ["netns", "exec", name, "sh", "-c", script];
-            let _ = run::run(run::command("ip", words), Duration::from_secs(10));
             ip(&format!("-n {name} link set lo up"))?;
-            // Without two seconds of looking whether another host has an address: `settle` is then a matter of milliseconds.
-            let at_once = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad";
+            // Nobody else is on these links: an address need not wait whether somebody has it, and `settle` takes milliseconds.
+            let at_once = "echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad || true";
             let args = ["netns", "exec", name, "sh", "-c", at_once];
             run::run(run::command("ip", args), Duration::from_secs(10))?.success()?;
         }
