@@ -1,6 +1,7 @@
 //! What peers read of this process without asking: entries that are whole, and hazards that keep memory from going.
+use anyverbs_models::soft::link::shm::qp_entry::{QpEntry, QpView};
 use anyverbs_models::soft::mem::{self, MrEntry, PdId, Region, Scope};
-use anyverbs_models::soft::types::{Access, Key};
+use anyverbs_models::soft::types::{Access, Key, QpState, QpType};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::thread;
@@ -37,6 +38,28 @@ fn an_entry_is_read_whole_or_not_at_all() {
         mem::write(&entry, &region(2));
         let seen = reader.join().unwrap();
         assert!(seen.is_none_or(|seen| seen == region(1) || seen == region(2)), "{seen:?}");
+    });
+}
+
+#[test]
+fn a_queue_pair_is_read_whole_or_not_at_all() {
+    let view = |n: u32| QpView {
+        state: Some(if n == 1 { QpState::Rtr } else { QpState::Rts }),
+        kind: Some(QpType::Rc),
+        pd: n,
+        access: Access::from_bits_retain(n),
+        peer_qpn: n,
+        peer_nonce: n.into(),
+        is_shared: n == 2,
+    };
+    model(2, move || {
+        let entry = Arc::new(QpEntry::default());
+        entry.write(&view(1));
+        let others = entry.clone();
+        let reader = thread::spawn(move || others.snapshot());
+        entry.write(&view(2));
+        let seen = reader.join().unwrap();
+        assert!(seen.is_none_or(|seen| seen == view(1) || seen == view(2)), "{seen:?}");
     });
 }
 

@@ -389,6 +389,8 @@ pub fn expect_doorbells_again() {
 pub fn expect_doorbells() {
     if let Some(node) = node::existing() {
         node.engine.arms.fetch_add(1, Ordering::SeqCst);
+        // A poller that does not see the arming has let go of the doorbells before this asks for them (`live`).
+        fence(Ordering::SeqCst);
         fall_asleep(node);
         if (0..SWEEPS).all(|_| sweep_of(node)) {
             // There is more: whoever waits for descriptors goes on.

@@ -1,11 +1,11 @@
-//! A mutex of one word: an atomic exchange to take it, a plain store to give it back, as `pthread_spinlock_t`. For short sections
+//! A mutex of one word: a compare-and-exchange to take it, a plain store to give it back, as `pthread_spinlock_t`. For short sections
 //! beside which a lock of one thread's own ([`Lock`](super::lock::Lock)) saves nothing: its owner is found by more instructions
 //! than this has in all. A forked child may find it held without harm, too.
 use super::annotate;
+use super::atomic::{AtomicBool, Ordering};
 use super::lock::wait_for;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The mutex. `lock_raw` and `unlock_raw` serve `ibv_wr_start` and `ibv_start_poll`, whose critical sections span calls.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl<T> Latch<T> {
     /// Waits for the latch and leaves it held when this returns.
     #[inline(always)]
     pub fn lock_raw(&self) {
-        if self.held.swap(true, Ordering::Acquire) {
+        if !self.try_take() {
             self.wait();
         }
         annotate::acquired(self.place());
@@ -46,7 +46,12 @@ impl<T> Latch<T> {
     #[cold]
     #[inline(never)]
     fn wait(&self) {
-        wait_for(|| !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire));
+        wait_for(|| !self.held.load(Ordering::Relaxed) && self.try_take());
+    }
+
+    #[inline(always)]
+    fn try_take(&self) -> bool {
+        self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Ends what `lock_raw` began.

@@ -1,5 +1,5 @@
-//! loom's atomics, which the first access makes, in the library's constructors loom's cannot be called: those are const. That access
-//! must be before there is a second thread.
+//! loom's atomics. Where the library calls its const constructor, in which loom's cannot be called, the first access makes them, which
+//! must be before there is a second thread; a default is made at once.
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -13,7 +13,6 @@ pub fn compiler_fence(_: Ordering) {
 macro_rules! atomics {
     ($($name:ident: $value:ty),*) => { $(
         #[allow(missing_docs)]
-        #[derive(Default)]
         pub struct $name {
             initial: $value,
             cell: OnceLock<loom::sync::atomic::$name>,
@@ -42,9 +41,6 @@ macro_rules! atomics {
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.cell().swap(value, order)
             }
-            pub fn fetch_max(&self, value: $value, order: Ordering) -> $value {
-                self.cell().fetch_max(value, order)
-            }
             #[allow(clippy::missing_errors_doc)]
             pub fn compare_exchange(
                 &self,
@@ -57,6 +53,12 @@ macro_rules! atomics {
             }
         }
 
+        impl Default for $name {
+            fn default() -> Self {
+                Self::made(Default::default())
+            }
+        }
+
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(stringify!($name))
@@ -64,7 +66,13 @@ macro_rules! atomics {
         }
     )* };
 }
-atomics! { AtomicU32: u32, AtomicU64: u64, AtomicUsize: usize }
+impl AtomicU32 {
+    #[allow(missing_docs)]
+    pub fn fetch_max(&self, value: u32, order: Ordering) -> u32 {
+        self.cell().fetch_max(value, order)
+    }
+}
+atomics! { AtomicBool: bool, AtomicU32: u32, AtomicU64: u64, AtomicUsize: usize }
 
 #[allow(missing_docs)]
 pub struct AtomicPtr<T> {
@@ -90,6 +98,16 @@ impl<T> AtomicPtr<T> {
     }
     pub fn store(&self, value: *mut T, order: Ordering) {
         self.cell().store(value, order);
+    }
+    #[allow(clippy::missing_errors_doc)]
+    pub fn compare_exchange(
+        &self,
+        current: *mut T,
+        new: *mut T,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<*mut T, *mut T> {
+        self.cell().compare_exchange(current, new, success, failure)
     }
 }
 

@@ -1,2 +1,3 @@
 //! `src/soft/link`.
 pub mod shm;
+pub mod udp;

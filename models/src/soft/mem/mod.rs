@@ -1,6 +1,8 @@
-//! The entry of a region as peers read it, and what it needs.
+//! The entry of a region as peers read it, who copies now, and what those need.
 #[path = "../../../../src/soft/mem/entry.rs"]
 pub mod entry;
+#[path = "../../../../src/soft/mem/users.rs"]
+pub mod users;
 
 pub use entry::{MrEntry, Region, Scope, Via};
 

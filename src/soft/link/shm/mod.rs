@@ -8,6 +8,7 @@ mod handshake;
 pub mod layout;
 pub mod own;
 pub mod peer;
+mod qp_entry;
 pub mod remote;
 pub mod ring;
 pub mod slot;

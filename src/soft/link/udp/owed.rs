@@ -3,9 +3,9 @@
 use super::flow::Flow;
 use crate::soft::node::Node;
 use crate::soft::qp::Qp;
+use crate::sys::atomic::{AtomicU32, Ordering, fence};
 use crate::sys::lock::Lock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Looks for packets after which it has waited enough.
 const LOOKS: u32 = 3;

@@ -1,4 +1,6 @@
 //! `src/soft/link/shm`.
+#[path = "../../../../../src/soft/link/shm/qp_entry.rs"]
+pub mod qp_entry;
 pub mod ring;
 
 /// As the library's.

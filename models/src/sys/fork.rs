@@ -1,0 +1,5 @@
+//! Nothing forks.
+#[allow(missing_docs)]
+pub fn generation() -> u32 {
+    1
+}
