@@ -35,6 +35,7 @@ mod pingpong;
 mod port;
 mod pyverbs;
 mod qperf;
+mod shareable;
 pub mod sid;
 mod simulation;
 mod stats;
@@ -56,6 +57,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         pingpong::TRIALS,
         bulk::TRIALS,
         users::TRIALS,
+        shareable::TRIALS,
         order::TRIALS,
         kill::TRIALS,
         idle::TRIALS,
