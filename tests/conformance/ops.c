@@ -314,7 +314,10 @@ static void make_regions(struct end *e)
         e->me.forbidden = e->forbidden->rkey;
     }
     if (k->op == FLUSH && k->condition != ILLEGAL && e->role == PASSIVE) {
-        e->bindable = NEED(ibv_reg_mr(e->pd, start, size, (int)(all | flush)));
+        e->bindable = ibv_reg_mr(e->pd, start, size, (int)(all | flush));
+        /* Persistence is for memory that has it. */
+        if (!e->bindable)
+            e->bindable = NEED(ibv_reg_mr(e->pd, start, size, (int)(all | IBV_ACCESS_FLUSH_GLOBAL)));
         e->me.rkey = e->bindable->rkey;
     }
     if (e->role == (k->op == SEND_INV ? PASSIVE : ACTIVE) && k->condition != ILLEGAL && !(k->op == SEND_INV && k->transport == XRC) &&

@@ -23,6 +23,7 @@ use crate::sys::latch::Latch;
 use std::mem::MaybeUninit;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// `RDMA_DRIVER_RXE`.
 const DRIVER_ID: u32 = 14;
@@ -132,10 +133,37 @@ fn place<T>(make: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     })
 }
 
-/// A context of ours; nothing but the library's part.
+/// A context of ours.
 #[repr(C)]
 struct Context {
     vctx: verbs_context,
+    /// `device_cap_flags_ex` when somebody has asked for it, else [`UNASKED`].
+    offers: AtomicU64,
+}
+
+const UNASKED: u64 = u64::MAX;
+
+/// The context of ours around this one.
+fn whole(ctx: *mut ibv_context) -> *mut Context {
+    ctx.wrapping_byte_sub(std::mem::offset_of!(verbs_context, context)).cast()
+}
+
+/// Whether this kernel's rxe has one of these `IBV_DEVICE_*`.
+///
+/// # Safety
+/// `ctx` must be a live context of ours.
+unsafe fn offers(ctx: *mut ibv_context, any: u64) -> bool {
+    // SAFETY: the caller vouches for the context.
+    let known = unsafe { &(*whole(ctx)).offers };
+    let mut flags = known.load(Relaxed);
+    if flags == UNASKED {
+        let mut attr = ibv_device_attr_ex::zeroed();
+        // SAFETY: the caller vouches for the context; the attributes are ours.
+        let rc = unsafe { objects::query_device_ex(ctx, ptr::null(), &mut attr, size_of_val(&attr)) };
+        flags = if rc == 0 { attr.device_cap_flags_ex } else { 0 };
+        known.store(flags, Relaxed);
+    }
+    flags & any != 0
 }
 
 /// Opens a device whose node this is.
@@ -146,7 +174,8 @@ struct Context {
 /// # Safety
 /// `device` must be in the library's list.
 pub unsafe fn open(device: *mut ibv_device, cmd_fd: OwnedFd) -> Result<*mut verbs_context, Errno> {
-    let context = Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed() }));
+    let context =
+        Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), offers: AtomicU64::new(UNASKED) }));
     // SAFETY: the context is new and nobody else's; `uninit` closes the descriptor.
     unsafe {
         let vctx = &raw mut (*context).vctx;
@@ -169,7 +198,7 @@ pub unsafe fn open(device: *mut ibv_device, cmd_fd: OwnedFd) -> Result<*mut verb
 unsafe extern "C" fn free_context(ctx: *mut ibv_context) {
     // SAFETY: the library calls this once, for a context that `open` made and that has no users left.
     unsafe {
-        let whole = ctx.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<Context>();
+        let whole = whole(ctx);
         provider::context::uninit(&raw mut (*whole).vctx);
         drop(Box::from_raw(whole));
     }

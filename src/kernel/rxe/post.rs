@@ -1,6 +1,6 @@
 //! Posting to the queues of a QP or SRQ.
 use super::wqe::Wqe;
-use super::{AhObject, QpObject, RecvQueue, SrqObject, object};
+use super::{AhObject, QpObject, RecvQueue, SrqObject, object, offers};
 use crate::abi::*;
 use crate::kernel::command::issue;
 use crate::sys::errno::Errno;
@@ -27,7 +27,7 @@ pub fn allowed(qp_type: u32, opcode: u32) -> bool {
 
 /// Whether a kind of QP sends all that these `IBV_QP_EX_WITH_*` flags name.
 pub fn sends(qp_type: u32, ops: u64) -> bool {
-    const ALL: [(u64, u32); 11] = [
+    const ALL: [(u64, u32); 12] = [
         (IBV_QP_EX_WITH_RDMA_WRITE, IBV_WR_RDMA_WRITE),
         (IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM),
         (IBV_QP_EX_WITH_SEND, IBV_WR_SEND),
@@ -38,6 +38,7 @@ pub fn sends(qp_type: u32, ops: u64) -> bool {
         (IBV_QP_EX_WITH_LOCAL_INV, IBV_WR_LOCAL_INV),
         (IBV_QP_EX_WITH_BIND_MW, IBV_WR_BIND_MW),
         (IBV_QP_EX_WITH_SEND_WITH_INV, IBV_WR_SEND_WITH_INV),
+        (IBV_QP_EX_WITH_FLUSH, IBV_WR_FLUSH),
         (IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_WR_ATOMIC_WRITE),
     ];
     ALL.iter().all(|&(flag, opcode)| ops & flag == 0 || allowed(qp_type, opcode))
@@ -127,6 +128,15 @@ unsafe fn build(c: *mut ibv_qp, qp: &QpObject, index: u32, wr: &ibv_send_wr, ssn
         if !allowed(qp_type, wr.opcode) {
             return Err(refuse(format_args!("opcode {} on a QP of type {qp_type}", wr.opcode)));
         }
+        match wr.opcode {
+            // The request has no place for what is to be flushed.
+            IBV_WR_FLUSH => return Err(refuse(format_args!("FLUSH is posted by ibv_wr_flush"))),
+            IBV_WR_ATOMIC_WRITE if !offers((*c).context, IBV_DEVICE_ATOMIC_WRITE) => {
+                refuse(format_args!("this kernel's rxe has no ATOMIC WRITE"));
+                return Err(Errno::EOPNOTSUPP);
+            }
+            _ => {}
+        }
         if !qp.sq.has_room(index) {
             explain(format_args!(
                 "ibv_post_send qp=0x{number:06x} wr_id={}: the send queue is full",
@@ -136,16 +146,16 @@ unsafe fn build(c: *mut ibv_qp, qp: &QpObject, index: u32, wr: &ibv_send_wr, ssn
         }
         let wqe = Wqe::send(qp.sq.entry(index), wr.wr_id, wr.opcode, wr.send_flags, ssn);
         wqe.ex(wr.imm_data);
-        let total = if wr.send_flags & IBV_SEND_INLINE != 0 {
+        // The kernel takes the bytes of an ATOMIC WRITE from the entry, which has room for as many.
+        let atomic_write = wr.opcode == IBV_WR_ATOMIC_WRITE;
+        let total = if atomic_write || wr.send_flags & IBV_SEND_INLINE != 0 {
+            let most = if atomic_write { 8 } else { qp.max_inline };
             let mut filled = 0;
             for i in 0..count {
                 let sge = &*wr.sg_list.add(i);
                 let length = sge.length as usize;
-                if length > qp.max_inline - filled {
-                    return Err(refuse(format_args!(
-                        "more than max_inline_data={} bytes inline",
-                        qp.max_inline
-                    )));
+                if length > most - filled {
+                    return Err(refuse(format_args!("more than {most} bytes inline")));
                 }
                 wqe.inline(&mut filled, std::ptr::with_exposed_provenance(sge.addr as usize), length);
             }
@@ -158,11 +168,10 @@ unsafe fn build(c: *mut ibv_qp, qp: &QpObject, index: u32, wr: &ibv_send_wr, ssn
             wqe.send_sges(wr.sg_list, count)?
         };
         match wr.opcode {
-            IBV_WR_RDMA_WRITE
-            | IBV_WR_RDMA_WRITE_WITH_IMM
-            | IBV_WR_RDMA_READ
-            | IBV_WR_FLUSH
-            | IBV_WR_ATOMIC_WRITE => {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ | IBV_WR_ATOMIC_WRITE => {
+                if atomic_write && total != 8 {
+                    return Err(refuse(format_args!("an ATOMIC WRITE of {total} bytes: expected 8")));
+                }
                 wqe.rdma(wr.wr.rdma.remote_addr, wr.wr.rdma.rkey);
             }
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {

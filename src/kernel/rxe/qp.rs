@@ -1,7 +1,9 @@
 //! Queue pairs and shared receive queues: made by the kernel, their queues mapped.
 use super::queue::{MmapInfo, Queue};
 use super::wqe::{RECV_HEAD, SEND_HEAD};
-use super::{Answered, CqObject, QpObject, Receive, SendSide, SrqObject, forget, fresh, place, post, wr};
+use super::{
+    Answered, CqObject, QpObject, Receive, SendSide, SrqObject, forget, fresh, offers, place, post, wr,
+};
 use crate::abi::*;
 use crate::kernel::command::write::Plain;
 use crate::kernel::command::{qp as command, qp_attr, srq};
@@ -16,6 +18,9 @@ struct QpTail {
     rq: MmapInfo,
     sq: MmapInfo,
 }
+
+/// FLUSH of either kind.
+const FLUSHES: u64 = IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_FLUSH_PERSISTENT;
 
 /// What it tells of an SRQ's.
 #[derive(Clone, Copy, Default)]
@@ -43,7 +48,7 @@ pub unsafe extern "C" fn create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
 
 pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
-    /// FLUSH has no way through the kernel's queue of all releases, and TSO is for others; ATOMIC WRITE came with Linux 6.2.
+    /// What each kernel has; TSO is for others.
     const OPS: u64 = (1 << 10) - 1;
     // SAFETY: the library passes a live context and the application's attributes.
     place(|| unsafe {
@@ -51,7 +56,9 @@ pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_i
         let extended = a.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         let flags = if a.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { a.create_flags } else { 0 };
         let beyond = if extended { a.send_ops_flags & !OPS } else { 0 };
-        let able = beyond == 0 || beyond == IBV_QP_EX_WITH_ATOMIC_WRITE && writes_atomically(ctx);
+        let able = beyond & !(IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE) == 0
+            && (beyond & IBV_QP_EX_WITH_FLUSH == 0 || offers(ctx, FLUSHES))
+            && (beyond & IBV_QP_EX_WITH_ATOMIC_WRITE == 0 || offers(ctx, IBV_DEVICE_ATOMIC_WRITE));
         if a.comp_mask & !KNOWN != 0
             || flags != 0
             || !able
@@ -95,17 +102,6 @@ pub unsafe extern "C" fn create_qp_ex(ctx: *mut ibv_context, attr: *mut ibv_qp_i
         Ok(c)
     })
     .cast()
-}
-
-/// Whether this kernel's rxe has ATOMIC WRITE.
-///
-/// # Safety
-/// `ctx` live.
-unsafe fn writes_atomically(ctx: *mut ibv_context) -> bool {
-    let mut attr = ibv_device_attr_ex::zeroed();
-    // SAFETY: the caller vouches for the context; the attributes are ours.
-    let rc = unsafe { super::objects::query_device_ex(ctx, std::ptr::null(), &mut attr, size_of_val(&attr)) };
-    rc == 0 && attr.device_cap_flags_ex & IBV_DEVICE_ATOMIC_WRITE != 0
 }
 
 /// Maps a QP's queues, and sees that their entries hold what its capacities promise.

@@ -23,6 +23,8 @@ struct Kernel {
     /// POST_SEND came so often.
     doorbells: Rc<Cell<u32>>,
     queues: Rc<Cell<usize>>,
+    /// `device_cap_flags_ex`.
+    offers: Rc<Cell<u64>>,
 }
 
 impl Kernel {
@@ -47,6 +49,14 @@ impl Kernel {
                 put(attrs, UHW_OUT, [self.queue(), self.queue()]);
                 put(attrs, RESP_CAP, CAP);
                 put(attrs, RESP_QP_NUM, 17u32);
+            }
+            Command::Ioctl(kind::DEVICE, 0, attrs) if attrs.iter().any(|a| a.attr_id == 1) => {
+                let mut told = ib_uverbs_ex_query_device_resp::zeroed();
+                if usize::from(attr(attrs, 1).len) == size_of_val(&told) {
+                    told.response_length = size_of_val(&told) as u32;
+                    told.device_cap_flags_ex = self.offers.get();
+                    put(attrs, 1, told);
+                }
             }
             Command::Ioctl(..) => {}
             Command::Write(number, _) => {
@@ -177,5 +187,91 @@ fn of_a_device_that_is_gone_everything_says_so_and_objects_stay_until_it_is_forg
             assert_eq!(cq::destroy_cq(made.cq), 0);
             assert_eq!(objects::dealloc_pd(made.pd), 0);
         }
+    });
+}
+
+/// A QP with all of these for `ibv_wr_*`.
+unsafe fn extended(made: &Made, ops: u64) -> *mut ibv_qp {
+    let mut init = ibv_qp_init_attr_ex::zeroed();
+    (init.send_cq, init.recv_cq, init.qp_type, init.pd) = (made.cq, made.cq, IBV_QPT_RC, made.pd);
+    init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    init.send_ops_flags = ops;
+    // SAFETY: CQ and PD live.
+    unsafe { qp::create_qp_ex(made.ctx, &mut init) }
+}
+
+/// ATOMIC WRITE of two pieces with so many bytes each.
+fn atomic_write(pieces: &mut [ibv_sge; 2], bytes: &[u8; 8], each: u32) -> ibv_send_wr {
+    for (i, piece) in pieces.iter_mut().enumerate() {
+        *piece = ibv_sge { addr: bytes[4 * i..].as_ptr().expose_provenance() as u64, length: each, lkey: 1 };
+    }
+    let mut wr = send();
+    (wr.opcode, wr.sg_list, wr.num_sge) = (IBV_WR_ATOMIC_WRITE, pieces.as_mut_ptr(), 2);
+    wr.wr.rdma = ibv_send_wr_rdma { remote_addr: 0x5000, rkey: 0x77 };
+    wr
+}
+
+#[test]
+fn what_a_kernel_does_not_have_is_refused_before_it_is_posted() {
+    with_qp(|kernel, made| {
+        let (mut pieces, mut bad) = ([ibv_sge { addr: 0, length: 0, lkey: 0 }; 2], ptr::null_mut());
+        let mut wr = atomic_write(&mut pieces, b"eightly!", 4);
+        // SAFETY: QP and requests live.
+        unsafe {
+            assert_eq!(post::post_send(made.qp, &mut wr, &mut bad), libc::EOPNOTSUPP);
+            assert_eq!(bad, &raw mut wr);
+            for op in [IBV_QP_EX_WITH_FLUSH, IBV_QP_EX_WITH_ATOMIC_WRITE] {
+                assert!(
+                    extended(made, IBV_QP_EX_WITH_SEND | op).is_null() && Errno::last() == Errno::EOPNOTSUPP
+                );
+            }
+        }
+        assert_eq!(kernel.doorbells.get(), 0);
+    });
+}
+
+#[test]
+fn flush_and_atomic_write_are_posted_where_the_kernel_has_them() {
+    with_qp(|kernel, made| {
+        kernel.offers.set(IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE);
+        let (mut pieces, mut bad) = ([ibv_sge { addr: 0, length: 0, lkey: 0 }; 2], ptr::null_mut());
+        let word = |qp: *mut ibv_qp, entry: u32, at: usize| {
+            // SAFETY: the QP lives; its entries have 512 bytes.
+            unsafe { object::<_, QpObject>(qp).sq.entry(entry).add(at).cast::<u64>().read() }
+        };
+        // SAFETY: QPs and requests live.
+        unsafe {
+            // The entry holds the bytes, wherever they lay and whatever the QP takes inline.
+            assert_eq!(post::post_send(made.qp, &mut atomic_write(&mut pieces, b"eightly!", 4), &mut bad), 0);
+            assert_eq!([24, 208].map(|at| word(made.qp, 0, at)), [0x5000, u64::from_ne_bytes(*b"eightly!")]);
+            assert_eq!(word(made.qp, 0, 184), 8 << 32 | 8, "length and what is left of it");
+            for each in [3, 5] {
+                let mut wr = atomic_write(&mut pieces, b"eightly!", each);
+                assert_eq!(post::post_send(made.qp, &mut wr, &mut bad), libc::EINVAL);
+            }
+            let mut flush = send();
+            flush.opcode = IBV_WR_FLUSH;
+            assert_eq!(post::post_send(made.qp, &mut flush, &mut bad), libc::EINVAL, "it says not what");
+
+            let qp = extended(made, IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE);
+            assert!(!qp.is_null(), "{:?}", Errno::last());
+            (*qp).state = IBV_QPS_RTS;
+            let ex = qp.cast::<ibv_qp_ex>();
+            let calls = |ex: *mut ibv_qp_ex| ((*ex).wr_start.unwrap(), (*ex).wr_complete.unwrap());
+            let (start, complete) = calls(ex);
+            start(ex);
+            (*ex).wr_flush.unwrap()(ex, 0x77, 0x6000, 64, IBV_FLUSH_GLOBAL as u8, IBV_FLUSH_RANGE as u8);
+            (*ex).wr_atomic_write.unwrap()(ex, 0x77, 0x7000, b"by calls".as_ptr().cast());
+            assert_eq!(complete(ex), 0);
+            assert_eq!([24, 32].map(|at| word(qp, 0, at)), [0x6000, 0x77 << 32 | 64]);
+            assert_eq!((word(qp, 0, 40) as u16, word(qp, 0, 184)), (IBV_FLUSH_GLOBAL as u16, 64 << 32 | 64));
+            assert_eq!([24, 208].map(|at| word(qp, 1, at)), [0x7000, u64::from_ne_bytes(*b"by calls")]);
+
+            start(ex);
+            (*ex).wr_flush.unwrap()(ex, 0x77, 0x6000, 1 << 32, 1, 0);
+            assert_eq!(complete(ex), libc::EINVAL);
+            assert_eq!(qp::destroy_qp(qp), 0);
+        }
+        assert_eq!(kernel.doorbells.get(), 2);
     });
 }

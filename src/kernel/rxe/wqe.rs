@@ -192,6 +192,24 @@ impl Wqe {
         }
     }
 
+    /// What of a peer's memory its earlier requests must have reached, and how far.
+    ///
+    /// # Safety
+    /// As `ex`.
+    pub unsafe fn flush(self, addr: u64, length: u32, rkey: u32, kind: u8, level: u8) {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            self.put(WR, addr);
+            self.put(WR + 8, length);
+            self.put(WR + 12, rkey);
+            self.put(WR + 16, kind);
+            self.put(WR + 17, level);
+            self.put(IOVA, addr);
+            // The kernel's packet takes the length from here.
+            self.dma(SEND_DMA, length, 0);
+        }
+    }
+
     /// Sets the flag that says so, for callers who need not have given it.
     ///
     /// # Safety
@@ -295,6 +313,22 @@ mod tests {
         assert_eq!((entry[3], word(&entry, 32), entry[19]), (0x5000, 0x77, 0x5000));
         assert_eq!((word(&entry, 184), word(&entry, 188), word(&entry, 196)), (8, 8, 0));
         assert_eq!(entry[26].to_ne_bytes(), *b"eightly\0");
+    }
+
+    #[test]
+    fn a_flush_names_what_and_how_far() {
+        let mut entry = [0u64; 64];
+        // SAFETY: the entry has room for its head.
+        unsafe {
+            let wqe = Wqe::send(entry.as_mut_ptr().cast(), 1, IBV_WR_FLUSH, 0, 1);
+            wqe.flush(0x5000, 64, 0x77, IBV_FLUSH_PERSISTENT as u8, IBV_FLUSH_MR as u8);
+        }
+        assert_eq!(
+            (entry[3], word(&entry, 32), word(&entry, 36), word(&entry, 40)),
+            (0x5000, 64, 0x77, 0x0102)
+        );
+        assert_eq!([184, 188, 196].map(|at| word(&entry, at)), [64, 64, 0]);
+        assert_eq!(entry[19], 0x5000);
     }
 
     #[test]

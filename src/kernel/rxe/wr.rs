@@ -39,6 +39,7 @@ pub fn fill(c: &mut ibv_qp_ex, ops: u64) {
     c.wr_atomic_cmp_swp = has(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(cmp_swp as _);
     c.wr_atomic_fetch_add = has(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(fetch_add as _);
     c.wr_atomic_write = has(IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write as _);
+    c.wr_flush = has(IBV_QP_EX_WITH_FLUSH).then_some(flush as _);
     c.wr_bind_mw = has(IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw as _);
     c.wr_local_inv = has(IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv as _);
     c.wr_rdma_read = has(IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read as _);
@@ -227,6 +228,18 @@ unsafe extern "C" fn atomic_write(c: *mut ibv_qp_ex, rkey: u32, addr: u64, bytes
     unsafe {
         if let Some(wqe) = begin(c, IBV_WR_ATOMIC_WRITE) {
             wqe.atomic_write(addr, rkey, bytes);
+        }
+    }
+}
+
+unsafe extern "C" fn flush(c: *mut ibv_qp_ex, rkey: u32, addr: u64, length: usize, kind: u8, level: u8) {
+    // SAFETY: as in `send`.
+    unsafe {
+        if let Some(wqe) = begin(c, IBV_WR_FLUSH) {
+            match u32::try_from(length) {
+                Ok(length) => wqe.flush(addr, length, rkey, kind, level),
+                Err(_) => wrong(c, Errno::EINVAL),
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use super::{commands, conformance, cost, python, rdmacm, resize, tools, unplug};
+use super::{commands, conformance, cost, later, python, rdmacm, resize, tools, unplug};
 use crate::{
     place::{Place, User, Via},
     run,
@@ -96,6 +96,7 @@ const SUITES: &[Suite] = &[
     ("commands", commands::commands),
     ("unplug", unplug::unplug),
     ("resize", resize::resize),
+    ("later", later::later),
     ("rdmacm", rdmacm::rdmacm),
     ("perftest", rdmacm::perftest),
     ("pyverbs", python::python),

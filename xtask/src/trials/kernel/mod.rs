@@ -8,6 +8,7 @@ mod commands;
 mod conformance;
 pub mod cost;
 mod inside;
+mod later;
 mod python;
 mod rdmacm;
 mod resize;
@@ -36,7 +37,7 @@ pub const TRIALS: &[Trial] = &[
 
 /// What runs on Debian 12's own kernel, and on the later one. `conformance` takes longer than all of it and runs where it is named.
 const ALL: &[&str] = &["tools", "commands", "resize", "unplug", "rdmacm", "perftest", "pyverbs"];
-const FEW: &[&str] = &["commands", "resize", "unplug", "pyverbs"];
+const FEW: &[&str] = &["commands", "resize", "unplug", "later", "pyverbs"];
 
 const NEEDS: &[apt::Need] = &[
     ("rping", "rdmacm-utils"),
@@ -94,7 +95,9 @@ fn prepare(ctx: &Ctx<'_>, scratch: &Path) -> Result<(), String> {
     for program in tools::PROGRAMS {
         stage::system_program(program, &bin.join(program))?;
     }
-    fs::copy(ctx.stage.public.path().join("bin/conformance"), bin.join("conformance"))
-        .map(drop)
-        .map_err(|e| e.to_string())
+    for program in ["conformance", "flushes"] {
+        fs::copy(ctx.stage.public.path().join("bin").join(program), bin.join(program))
+            .map_err(|e| format!("{program}: {e}"))?;
+    }
+    Ok(())
 }
