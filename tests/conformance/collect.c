@@ -282,7 +282,7 @@ void flush_rest(struct end *e)
 {
     const struct kase *k = e->kase;
     char due[ASPECT_SIZE] = "", word[64];
-    int rc;
+    int rc, hurried = e->hurried;
 
     for (unsigned i = 0; i < e->pendings && !e->srq; i++) {
         snprintf(word, sizeof(word), "%u:WR_FLUSH_ERR", e->pending[i]);
@@ -296,10 +296,13 @@ void flush_rest(struct end *e)
     }
     if (!(k->transport == XRC && e->role == PASSIVE)) {
         rc = post_marker(e, LAST, 0);
+        /* Each device flushes it, a busy one not at once. */
+        e->hurried = 0;
         if (rc)
             append(e->report.text[A_REST], "post-send-refused");
         else
             drain(e, e->send_cq, LAST, "3:WR_FLUSH_ERR", "send");
+        e->hurried = hurried;
     }
     if (!e->srq && k->transport != XRC) {
         rc = receive_at(e, RECV_LAST, AT_MARKER, MARKER_LENGTH);
