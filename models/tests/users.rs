@@ -15,6 +15,7 @@ fn deregistration_waits_for(copiers: usize, preemptions: usize) {
     builder.max_branches = 20_000;
     builder.check(move || {
         let (blocks, key) = (Arc::new(Blocks::new()), Arc::new(AtomicU32::new(1)));
+        #[expect(clippy::arc_with_non_send_sync, reason = "loom's threads take turns")]
         let memory = Arc::new(UnsafeCell::new(1u32));
         // The list's head is made before there is a second thread.
         assert!(!blocks.any(ENTRY));

@@ -43,6 +43,12 @@ impl Block {
 /// All blocks. They are leaked, and taken over by later threads.
 pub struct Blocks(AtomicPtr<Block>);
 
+impl Default for Blocks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Blocks {
     /// None yet.
     pub const fn new() -> Self {
