@@ -1,7 +1,9 @@
 /* Regions by ibv_reg_mr_ex, and in buffers that the library allocates. */
 #include "common.h"
+#include <sys/wait.h>
 
 #define SIZE 16384
+#define MANY 1500
 
 int main(void)
 {
@@ -11,7 +13,10 @@ int main(void)
     struct ibv_buf *buf;
     struct ibv_mr *mr;
     unsigned char *p;
-    int fd = memfd_create("c-tests", 0);
+    struct ibv_buf *many[MANY];
+    int fd = memfd_create("c-tests", 0), status, i;
+    unsigned char *view;
+    pid_t child;
 
     start();
     context = open_device();
@@ -56,9 +61,34 @@ int main(void)
     ZERO(rdma_one(&a, 3, IBV_WR_RDMA_WRITE, 0, 9900, (uintptr_t)p + 100, mr->rkey));
     show_next("write to it", a.cq);
     printf("  data %s\n", yes(filled(p + 100, 9900, 1)));
-    printf("as a dma-buf: %s\n", ibv_export_buf_dmabuf_fd(buf) < 0 ? rc_name(errno) : "made");
+    fd = ibv_export_buf_dmabuf_fd(buf);
+    printf("as a dma-buf: %s\n", fd < 0 ? rc_name(errno) : "made");
+    printf("  close-on-exec %s, of a size that stays %s\n", yes((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0), yes(ftruncate(fd, 0) != 0));
+    view = mmap(NULL, 12288, PROT_READ, MAP_SHARED, fd, 0);
+    printf("  the same memory %s\n", yes(view != MAP_FAILED && !memcmp(view, p, 12288)));
+    munmap(view, 12288);
+    close(fd);
+    /* A child has it too, and lets go of it without taking it from us. */
+    child = fork();
+    if (!child) {
+        p[0] = 77;
+        ibv_free_buf(buf);
+        _exit(0);
+    }
+    ZERO(waitpid(child, &status, 0) != child);
+    printf("a child writes it and frees it: %s, it is still there %s\n", yes(p[0] == 77 && !status), yes(filled(p + 100, 9900, 1)));
+    ZERO(rdma_one(&a, 4, IBV_WR_RDMA_WRITE, 0, 9900, (uintptr_t)p + 100, mr->rkey));
+    show_next("write to it", a.cq);
     ZERO(ibv_dereg_mr(mr));
     ibv_free_buf(buf);
+    /* More than there are descriptors for. */
+    for (i = 0; i < MANY; i++)
+        *(unsigned char *)NEED(ibv_alloc_buf(b.pd, 100, &many[i])) = 1;
+    fd = dup(0);
+    printf("%d buffers leave descriptors to others: %s\n", MANY, yes(fd >= 0 && fd < 600));
+    close(fd);
+    for (i = 0; i < MANY; i++)
+        ibv_free_buf(many[i]);
     drop_side(&a);
     drop_side(&b);
     printf("close %d\n", ibv_close_device(context));

@@ -1,6 +1,6 @@
 //! What peers read of this process without asking: entries that are whole, and hazards that keep memory from going.
 use anyverbs_models::soft::link::shm::qp_entry::{QpEntry, QpView};
-use anyverbs_models::soft::mem::{self, MrEntry, PdId, Region, Scope};
+use anyverbs_models::soft::mem::{self, InFile, MrEntry, PdId, Region, Scope};
 use anyverbs_models::soft::types::{Access, Key, QpState, QpType};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -25,6 +25,7 @@ fn region(n: u32) -> Region {
         iova: word + 1,
         length: word + 2,
         scope: Scope::Region,
+        file: InFile::default(),
     }
 }
 

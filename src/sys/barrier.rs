@@ -40,10 +40,37 @@ pub fn everywhere() -> bool {
     false
 }
 
+/// Whether [`everybody`] of any process reaches this one.
+static REACHED: AtomicBool = AtomicBool::new(false);
+
+/// Has [`everybody`] of other processes reach this one; once in every process, a forked child included. True if it does, and
+/// works here.
+pub fn prepare_for_others() -> bool {
+    let ready = !is_unwanted() && membarrier(REGISTER_GLOBAL_EXPEDITED);
+    REACHED.store(ready, SeqCst);
+    ready
+}
+
+/// What [`prepare_for_others`] has found.
+pub fn reaches_us() -> bool {
+    REACHED.load(Relaxed)
+}
+
+/// As [`everywhere`], for every thread of every process that has prepared for it.
+pub fn everybody() {
+    fence(SeqCst);
+    if !membarrier(GLOBAL_EXPEDITED) {
+        // Taken away from us by a sandbox since: stores of the past get time to arrive.
+        super::uncancelled::nap(std::time::Duration::from_millis(10));
+    }
+}
+
 fn is_unwanted() -> bool {
     !super::is_setuid() && std::env::var_os("ANYVERBS_MEMBARRIER").is_some_and(|v| v == "0")
 }
 
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 

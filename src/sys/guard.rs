@@ -5,6 +5,7 @@
 //! there makes the routine return an error; every other fault goes to the handler that was installed before ours.
 //! A thread that blocks SIGSEGV is killed by the kernel on any fault, guarded or not.
 //! `ANYVERBS_SIGSEGV=0` installs no handler and uses `process_vm_writev` on this process instead.
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
@@ -35,6 +36,29 @@ pub fn mode() -> Mode {
         2 => Mode::Kernel,
         _ => Mode::Bare,
     }
+}
+
+/// Whether a guarded fault in this thread ends in an error: the kernel kills a process for one in a thread that blocks its signal, or whose
+/// handler is not ours any more. Each thread looks the first time, and again every `OFTEN` times.
+#[inline]
+pub fn outlives_faults() -> bool {
+    /// The looks cost three system calls; between two of them the answer is some microseconds old.
+    const OFTEN: u32 = 512;
+    thread_local! {
+        /// Times until the next look; the upper bit: it would outlive a fault.
+        static KNOWN: Cell<u32> = const { Cell::new(0) };
+    }
+    const YES: u32 = 1 << 31;
+    KNOWN.with(|known| {
+        let left = known.get() & !YES;
+        if left > 0 {
+            known.set(known.get() - 1);
+        } else {
+            let answer = signal::are_unblocked() && install() == Mode::Handler;
+            known.set((OFTEN - 1) | if answer { YES } else { 0 });
+        }
+        known.get() & YES != 0
+    })
 }
 
 /// Puts the handlers in place, once, and looks whether they still are: where the application has replaced one since,
@@ -171,6 +195,15 @@ mod signal {
             // SAFETY: `ours` is a complete action whose handler lives as long as the library, which is never unloaded.
             unsafe { libc::sigaction(sig, &ours, ptr::null_mut()) == 0 }
         })
+    }
+
+    pub fn are_unblocked() -> bool {
+        let mut blocked = MaybeUninit::uninit();
+        // SAFETY: the mask is filled where the call returns 0, and only read then.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), blocked.as_mut_ptr()) == 0
+                && SIGNALS.iter().all(|sig| libc::sigismember(blocked.as_ptr(), *sig) == 0)
+        }
     }
 
     pub fn in_place() -> bool {

@@ -48,6 +48,24 @@ pub fn size_of_regular(fd: BorrowedFd<'_>) -> Result<Option<u64>, Errno> {
     Ok((stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64))
 }
 
+/// Whether the file lies in memory (tmpfs, and memory files) and not in huge pages. Errors are those of fstatfs(2).
+pub fn is_in_memory(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    // SAFETY: statfs is plain data for which zero is valid.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the struct is ours and lives through the call.
+    if unsafe { libc::fstatfs(fd.as_raw_fd(), &mut fs) } < 0 {
+        return Err(Errno::last());
+    }
+    Ok(fs.f_type == TMPFS_MAGIC)
+}
+
+/// Whether nobody can shorten the file any more.
+pub fn cannot_shrink(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: fcntl(F_GET_SEALS) only asks; it fails on what has no seals.
+    let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+}
+
 /// Holds a received descriptor to what [`create`] and [`seal`] make: a memory file of exactly `len` bytes, not of huge
 /// pages (those can fault for want of a page), that can neither shrink nor grow. EPROTO otherwise.
 pub fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), Errno> {

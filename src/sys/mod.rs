@@ -13,6 +13,7 @@ pub mod folder;
 pub mod fork;
 pub mod futex;
 pub mod guard;
+pub mod inode;
 pub mod interfaces;
 pub mod latch;
 pub mod lock;

@@ -61,6 +61,12 @@ pub fn allowed(way: Way, pid: i32) -> bool {
     pid > 0 && unsafe { copy(way, pid, &[local], 0, 1) } == Copied::Fault
 }
 
+/// Whether others may look into this process as far as its user goes (PR_GET_DUMPABLE).
+pub fn is_dumpable() -> bool {
+    // SAFETY: this prctl only asks.
+    unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) == 1 }
+}
+
 /// Where Yama lets only descendants attach (ptrace_scope 1), allows it to every process of this user (PR_SET_PTRACER_ANY).
 pub fn allow_same_user() {
     let scope = std::fs::read("/proc/sys/kernel/yama/ptrace_scope");

@@ -21,7 +21,10 @@ pub struct MrEntry {
     kind: AtomicU32,
     /// The queue pair that a window of type 2 is bound to.
     qpn: AtomicU32,
-    _reserved: [u32; 4],
+    /// The file that it lies in, and where there; 0: none that peers could map.
+    file: AtomicU32,
+    _reserved: u32,
+    offset: AtomicU64,
 }
 
 /// What an entry says, as plain values.
@@ -41,6 +44,17 @@ pub struct Region {
     pub length: u64,
     /// Who may use the key.
     pub scope: Scope,
+    /// The file that the bytes lie in.
+    pub file: InFile,
+}
+
+/// Where in a file that peers of the same user may map the first byte of a region lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InFile {
+    /// The owner's number for it; 0: there is none.
+    pub number: u32,
+    /// From the beginning of the file.
+    pub offset: u64,
 }
 
 /// Who may use a key.
@@ -102,6 +116,8 @@ impl MrEntry {
         let (kind, qpn) = region.scope.encode();
         self.kind.store(kind, Relaxed);
         self.qpn.store(qpn, Relaxed);
+        self.file.store(region.file.number, Relaxed);
+        self.offset.store(region.file.offset, Relaxed);
         self.key.store(region.key.0, Release);
         self.end();
     }
@@ -138,6 +154,19 @@ impl MrEntry {
         None
     }
 
+    /// A snapshot and its version, which is another one as soon as the owner changes anything.
+    pub fn versioned(&self) -> Option<(u32, Region)> {
+        let version = self.version();
+        let region = self.snapshot()?;
+        (version & 1 == 0 && self.version() == version).then_some((version, region))
+    }
+
+    /// The version; to be looked at as a snapshot is taken, by who relies on one of the same version.
+    #[inline]
+    pub fn version(&self) -> u32 {
+        self.version.load(Acquire)
+    }
+
     /// The fields as they are. The owner may use this while it keeps the entry from changing.
     pub(super) fn read(&self) -> Region {
         Region {
@@ -148,6 +177,7 @@ impl MrEntry {
             iova: self.iova.load(Relaxed),
             length: self.length.load(Relaxed),
             scope: Scope::decode(self.kind.load(Relaxed), self.qpn.load(Relaxed)),
+            file: InFile { number: self.file.load(Relaxed), offset: self.offset.load(Relaxed) },
         }
     }
 }
@@ -207,6 +237,7 @@ mod tests {
             iova: 0x1000,
             length: 0x1_8000_0000,
             scope: Scope::Region,
+            file: InFile { number: 7, offset: 4096 },
         }
     }
 
@@ -267,7 +298,9 @@ mod tests {
                     let (w, key) = (u64::from(n), Key(n | 1));
                     let access = Access::from_bits_retain(n);
                     let scope = Scope::WindowOf(Qpn(n));
-                    entry.write(&Region { key, pd: PdId(n), access, start: w, iova: w, length: w, scope });
+                    let file = InFile { number: n, offset: w };
+                    let pd = PdId(n);
+                    entry.write(&Region { key, pd, access, start: w, iova: w, length: w, scope, file });
                 }
             });
             let mut seen = 0;
@@ -277,6 +310,7 @@ mod tests {
                 let n = r.pd.0;
                 assert_eq!((r.key.0, r.access.bits()), (n | 1, n));
                 assert_eq!(r.scope, Scope::WindowOf(Qpn(n)));
+                assert_eq!(r.file, InFile { number: n, offset: n.into() });
                 assert!([r.start, r.iova, r.length].iter().all(|&w| w == u64::from(n)));
             }
             stop.store(true, Relaxed);

@@ -5,6 +5,29 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
 use crate::sys::guard;
+use crate::sys::inode::Inode;
+
+/// The file that the whole range is a shared mapping of, and the offset there of its first byte; none where /proc does not tell.
+pub fn file_of(addr: u64, len: u64) -> Option<(Inode, u64)> {
+    let maps = File::open("/proc/self/maps").ok()?;
+    let found = match query(&maps, addr) {
+        Ok(found) => found.map(Vma::from),
+        Err(Unknown) => search(addr),
+    };
+    let vma = found.filter(|vma| vma.shared && vma.inode.number != 0)?;
+    (vma.from <= addr && len <= vma.to.checked_sub(addr)?)
+        .then(|| (vma.inode, vma.offset + (addr - vma.from)))
+}
+
+/// A mapping.
+#[derive(Debug, PartialEq, Eq)]
+struct Vma {
+    from: u64,
+    to: u64,
+    shared: bool,
+    offset: u64,
+    inode: Inode,
+}
 
 /// Looks at every mapping from `addr` to `addr + len`, which does not overflow. Where /proc is missing every range passes.
 ///
@@ -53,24 +76,65 @@ struct Query {
 
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
+const SHARED: u64 = 8;
 const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<Query>() as u64) << 16 | (b'f' as u64) << 8 | 17;
+
+/// The kernel does not have the ioctl.
+struct Unknown;
+
+impl From<Query> for Vma {
+    fn from(q: Query) -> Self {
+        let inode = Inode { device: libc::makedev(q.dev[0], q.dev[1]), number: q.inode };
+        Vma {
+            from: q.vma_start,
+            to: q.vma_end,
+            shared: q.vma_flags & SHARED != 0,
+            offset: q.vma_offset,
+            inode,
+        }
+    }
+}
+
+/// The mapping at `at`, if there is one.
+fn query(maps: &File, at: u64) -> Result<Option<Query>, Unknown> {
+    let mut query = Query { size: size_of::<Query>() as u64, query_addr: at, ..Query::default() };
+    // SAFETY: `query` is complete and has the size that it states.
+    if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &mut query) } == 0 {
+        return Ok(Some(query));
+    }
+    if crate::sys::errno::Errno::last().0 == libc::ENOENT { Ok(None) } else { Err(Unknown) }
+}
 
 /// One ioctl a mapping; `None` where the kernel does not have it.
 fn ask(maps: &File, mut at: u64, end: u64, writable: bool) -> Option<Result<(), u64>> {
     let need = READABLE | if writable { WRITABLE } else { 0 };
     while at < end {
-        let mut query = Query { size: size_of::<Query>() as u64, query_addr: at, ..Query::default() };
-        // SAFETY: `query` is complete and has the size that it states.
-        let failed = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &mut query) } != 0;
-        if failed && crate::sys::errno::Errno::last().0 != libc::ENOENT {
-            return None;
+        match query(maps, at).ok()? {
+            Some(vma) if vma.vma_flags & need == need && vma.vma_end > at => at = vma.vma_end,
+            _ => return Some(Err(at)),
         }
-        if failed || query.vma_flags & need != need || query.vma_end <= at {
-            return Some(Err(at));
-        }
-        at = query.vma_end;
     }
     Some(Ok(()))
+}
+
+/// The mapping at `at` by the text of /proc/self/maps.
+fn search(at: u64) -> Option<Vma> {
+    let maps = BufReader::with_capacity(16 << 10, File::open("/proc/self/maps").ok()?);
+    maps.split(b'\n').map_while(Result::ok).find_map(|line| whole(&line).filter(|vma| vma.to > at))
+}
+
+/// A line of it, its name left out.
+fn whole(line: &[u8]) -> Option<Vma> {
+    let (from, to, _) = parse(line)?;
+    let text = std::str::from_utf8(line.get(..line.len().min(96))?).ok()?;
+    let mut fields = text.split_ascii_whitespace().skip(1);
+    let rights = fields.next()?;
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let [major, minor] = [major, minor].map(|number| u32::from_str_radix(number, 16));
+    let inode =
+        Inode { device: libc::makedev(major.ok()?, minor.ok()?), number: fields.next()?.parse().ok()? };
+    Some(Vma { from, to, shared: rights.ends_with('s'), offset, inode })
 }
 
 /// The same by the text of /proc/self/maps.
@@ -107,6 +171,7 @@ fn parse(line: &[u8]) -> Option<(u64, u64, [u8; 2])> {
 mod tests {
     use super::*;
     use crate::sys::map::page_size;
+    use std::os::fd::AsFd;
 
     /// Four pages: writable, writable, read-only, none.
     struct Patchwork(*mut u8);
@@ -157,6 +222,26 @@ mod tests {
         }
         assert!(check(16, 1, false).is_err());
         assert!(check(u64::MAX - 4096, 1, false).is_err());
+    }
+
+    #[test]
+    fn the_file_of_a_shared_mapping_is_seen_alike_by_ioctl_and_text() {
+        let page = page_size() as u64;
+        let file = crate::sys::memfd::create(c"anyverbs-test", 8 * page as usize).unwrap();
+        let map =
+            crate::sys::map::Mapping::shared_at(file.as_fd(), 2 * page, 4 * page as usize, true).unwrap();
+        let (base, inode) = (map.base() as u64, Inode::of(&file).unwrap());
+        assert_eq!(file_of(base, 4 * page), Some((inode, 2 * page)));
+        assert_eq!(file_of(base + page + 7, 9), Some((inode, 3 * page + 7)));
+        assert_eq!(file_of(base, 4 * page + 1), None);
+        let maps = File::open("/proc/self/maps").unwrap();
+        let by_text = search(base + page).unwrap();
+        if let Ok(Some(asked)) = query(&maps, base + page) {
+            assert_eq!(by_text, Vma::from(asked));
+        }
+        assert_eq!((by_text.inode, by_text.shared, by_text.offset), (inode, true, 2 * page));
+        let private = Patchwork::new();
+        assert_eq!(file_of(private.0 as u64, page), None);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Protection domains, keys, access checks, and the copies to and from registered memory.
 //!
 //! `table` is the process's memory table, whose `entry`s peers of the same user read; a successful check gives a `span`,
-//! through which bytes are copied while `users` knows of it; `mapped` answers whether a range can be registered; `dm` is device memory.
+//! through which bytes are copied while `users` knows of it; `checks` says what may be registered, `mapped` whether a range can be registered, and in which file it lies; `files` numbers those for peers; `dm` is device memory.
 pub mod area;
+mod checks;
 pub mod dm;
 pub mod entry;
+pub mod files;
 pub mod gather;
 mod mapped;
 pub mod pd;
@@ -17,7 +19,7 @@ pub mod window;
 use std::fmt;
 
 pub use dm::{Dm, DmPool};
-pub use entry::{MrEntry, Region, Scope, Via};
+pub use entry::{InFile, MrEntry, Region, Scope, Via};
 pub use pd::{Pd, PdId, PdTable};
 pub use span::Span;
 pub use table::{MemTable, Mr, Rereg, ReregError};

@@ -6,13 +6,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
+use super::checks::{WRITING, check, check_flags};
+use super::files::{self, Files, Shown};
 use super::span::Held;
 use super::window::Windows;
-use super::{Denied, Dm, MrEntry, Pd, PdId, Region, Scope, Span, Via, mapped, users};
+use super::{Denied, Dm, MrEntry, Pd, PdId, Region, Scope, Span, Via, users};
 use crate::soft::types::{Access, Key, Qpn, Sge};
 use crate::sys::errno::Errno;
+use crate::sys::inode::Inode;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::map::{Mapping, page_size};
@@ -57,14 +60,6 @@ pub enum ReregError {
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// An index rests until this many others have been given back, or no new one is left.
 const RESTING: usize = 4096;
-/// What a region may be registered with; flags of the optional range are ignored where unknown.
-const KNOWN: u32 = 0x3ff;
-const OPTIONAL: u32 = 0x3ff0_0000;
-
-/// Flags for which the memory must be writable, as a kernel that pins it sees it.
-const WRITING: Access =
-    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC).union(Access::MW_BIND);
-
 /// See the module.
 #[derive(Debug)]
 pub struct MemTable {
@@ -73,6 +68,8 @@ pub struct MemTable {
     capacity: u32,
     generation: u32,
     pub(super) state: Lock<State>,
+    /// The last region in some file is gone.
+    file_went: AtomicBool,
     /// What `slots`, and `entries` where nobody else provides them, point into.
     _memory: (Mapping, Option<Mapping>),
 }
@@ -98,6 +95,7 @@ pub(super) struct State {
     pub(super) resting: VecDeque<u32>,
     pub(super) registered: BTreeMap<u32, Registration>,
     pub(super) windows: Windows,
+    files: Files,
     seed: u32,
 }
 
@@ -126,21 +124,32 @@ impl MemTable {
     pub fn private(capacity: u32) -> Result<Self, Errno> {
         let mapping = Mapping::anonymous(capacity as usize * size_of::<MrEntry>())?;
         let entries = NonNull::new(mapping.base().cast()).ok_or(Errno::ENOMEM)?;
-        Self::build(entries, capacity, Some(mapping))
+        Self::build(entries, capacity, Files::default(), Some(mapping))
     }
 
-    /// A table over `capacity` entries at `entries`.
+    /// A table over `capacity` entries at `entries`, which shows at `files` in which files regions lie.
     ///
     /// # Errors
     /// ENOMEM.
     ///
     /// # Safety
-    /// The entries are zero, 64-byte aligned, outlive the table, and are written by nobody else.
-    pub unsafe fn over(entries: NonNull<MrEntry>, capacity: u32) -> Result<Self, Errno> {
-        Self::build(entries, capacity, None)
+    /// The entries and `files` are zero, 64-byte aligned, outlive the table, and are written by nobody else.
+    pub unsafe fn over(
+        entries: NonNull<MrEntry>,
+        capacity: u32,
+        files: NonNull<Shown>,
+    ) -> Result<Self, Errno> {
+        // SAFETY: the caller vouches for it.
+        let files = unsafe { Files::shown_at(files) };
+        Self::build(entries, capacity, files, None)
     }
 
-    fn build(entries: NonNull<MrEntry>, capacity: u32, mapping: Option<Mapping>) -> Result<Self, Errno> {
+    fn build(
+        entries: NonNull<MrEntry>,
+        capacity: u32,
+        files: Files,
+        mapping: Option<Mapping>,
+    ) -> Result<Self, Errno> {
         assert!((2..=1 << 24).contains(&capacity));
         users::prepare();
         let memory = Mapping::anonymous(capacity as usize * size_of::<Slot>())?;
@@ -149,7 +158,8 @@ impl MemTable {
             slots: NonNull::new(memory.base().cast()).ok_or(Errno::ENOMEM)?,
             capacity,
             generation: fork::generation(),
-            state: Lock::new(State { fresh: 1, seed: random::u64() as u32, ..State::default() }),
+            state: Lock::new(State { fresh: 1, seed: random::u64() as u32, files, ..State::default() }),
+            file_went: AtomicBool::new(false),
             _memory: (memory, mapping),
         })
     }
@@ -268,6 +278,7 @@ impl MemTable {
         }
         let registration = self.close(key, peers_idle)?;
         let mut state = self.state.lock();
+        self.leave_file(&mut state, key);
         state.resting.push_back(key.0 >> 8);
         drop(state);
         drop(registration);
@@ -308,7 +319,11 @@ impl MemTable {
         if change.translation.is_some() {
             registration.keep = Keep::Nothing;
         }
+        let found = files::find(region.start, region.length, region.access);
         let mut state = self.state.lock();
+        // Before the old one is left: a file that stays the same keeps its number.
+        region.file = state.files.enter(found);
+        self.leave_file(&mut state, key);
         state.registered.insert(key.0 >> 8, registration);
         self.at(key.0 >> 8).write(&region);
         Ok(Mr { key, addr: region.start, length: region.length, iova: region.iova, access: region.access })
@@ -390,6 +405,23 @@ impl MemTable {
         Held::Count(count)
     }
 
+    /// The file of a number that a peer asks by.
+    pub fn file(&self, number: u32) -> Option<Inode> {
+        self.state.lock().files.inode(number)
+    }
+
+    /// Whether, since the last time, some file went out of use: peers that have it mapped should know.
+    pub fn file_went(&self) -> bool {
+        self.file_went.load(Relaxed) && self.file_went.swap(false, AcqRel)
+    }
+
+    /// The region of `key` is gone from the file that it lay in, as its entry still says.
+    fn leave_file(&self, state: &mut State, key: Key) {
+        if state.files.leave(self.at(key.0 >> 8).read().file) {
+            self.file_went.store(true, Release);
+        }
+    }
+
     /// Whether some region lies in the address range. Implicit regions, which are everywhere, do not count.
     pub fn covers(&self, start: u64, len: u64) -> bool {
         let end = start.saturating_add(len);
@@ -407,9 +439,14 @@ impl MemTable {
             return Err(Errno::EIO);
         }
         guard::install();
+        let found = match scope {
+            Scope::Region => files::find(mr.addr, mr.length, mr.access),
+            _ => None,
+        };
         let mut state = self.state.lock();
         mr.key = self.fresh_key(&mut state)?;
         let index = mr.key.0 >> 8;
+        let file = state.files.enter(found);
         let region = Region {
             key: mr.key,
             pd: pd.id(),
@@ -418,6 +455,7 @@ impl MemTable {
             iova: mr.iova,
             length: mr.length,
             scope,
+            file,
         };
         state.registered.insert(index, Registration { pd: pd.clone(), keep, windows: 0 });
         self.at(index).write(&region);
@@ -532,47 +570,6 @@ impl State {
         self.fresh += 1;
         Ok(self.fresh - 1)
     }
-}
-
-fn check_flags(access: Access) -> Result<(), Errno> {
-    let unknown = access.bits() & !(KNOWN | OPTIONAL);
-    if unknown != 0 {
-        explain(format_args!("ibv_reg_mr: access {:#x} has unknown flags {unknown:#x}", access.bits()));
-        return Err(Errno::EINVAL);
-    }
-    if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
-        && !access.contains(Access::LOCAL_WRITE)
-    {
-        let bits = access.bits();
-        explain(format_args!(
-            "ibv_reg_mr: access {bits:#x} allows remote writes, which needs IBV_ACCESS_LOCAL_WRITE"
-        ));
-        return Err(Errno::EINVAL);
-    }
-    Ok(())
-}
-
-/// Flags and range of a registration of application memory.
-fn check(addr: u64, len: u64, access: Access) -> Result<(), Errno> {
-    check_flags(access)?;
-    let writable = access.intersects(WRITING);
-    if access.contains(Access::ON_DEMAND) && (addr, len) == (0, u64::MAX) {
-        return Ok(());
-    }
-    // The last page must end within the address space too.
-    if addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page_size() as u64)).is_none() {
-        explain(format_args!("ibv_reg_mr: address {addr:#x} plus length {len:#x} overflows"));
-        return Err(Errno::EINVAL);
-    }
-    if len == 0 || access.contains(Access::ON_DEMAND) {
-        return Ok(());
-    }
-    guard::install();
-    mapped::check(addr, len, writable).map_err(|at| {
-        let what = if writable { "mapped readable and writable" } else { "mapped readable" };
-        explain(format_args!("ibv_reg_mr: of {len} bytes at {addr:#x}, {at:#x} is not {what}"));
-        Errno::EFAULT
-    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::table::State;
-use super::{MemTable, MrEntry, Pd, PdId, Region, Scope};
+use super::{InFile, MemTable, MrEntry, Pd, PdId, Region, Scope};
 use crate::soft::types::{Access, Key, Qpn};
 use crate::sys::errno::Errno;
 
@@ -175,6 +175,10 @@ impl MemTable {
                 MwType::One => Scope::Window,
                 MwType::Two => Scope::WindowOf(qpn),
             },
+            file: InFile {
+                offset: region.file.offset.wrapping_add(bind.addr.wrapping_sub(region.iova)),
+                ..region.file
+            },
         });
         Ok(())
     }
@@ -262,8 +266,8 @@ impl MemTable {
         if window.kind == MwType::Two && window.region.is_some() {
             return Err(BadWindow::Bound);
         }
-        let none =
-            Region { key: Key(0), pd, access: GIVEN, start: 0, iova: 0, length: 0, scope: Scope::Region };
+        let (scope, file) = (Scope::Region, InFile::default());
+        let none = Region { key: Key(0), pd, access: GIVEN, start: 0, iova: 0, length: 0, scope, file };
         if bind.length == 0 {
             return if window.kind == MwType::One { Ok((window.kind, none)) } else { Err(BadWindow::Length) };
         }

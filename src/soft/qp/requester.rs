@@ -1,13 +1,17 @@
 //! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
 mod counting;
+mod limits;
 
 use std::sync::Arc;
+
+pub use limits::RetryLimits;
 
 use super::counters::Attached;
 use super::sendq::SendQueue;
 use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe};
 use crate::soft::link::multicast::Fanout;
+use crate::soft::link::shm::near::Nearby;
 use crate::soft::link::wires::Wire;
 use crate::soft::link::{Path, faults, pcap};
 use crate::soft::stats::{Event, Half};
@@ -59,24 +63,8 @@ pub struct Requester {
     pub faults: Option<Box<faults::Sending>>,
     /// Links look at each request by itself.
     watched: bool,
-}
-
-/// Retry attributes as `ibv_modify_qp` takes them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RetryLimits {
-    /// Retries after a timeout or a sequence error, 0 to 7.
-    pub retry_cnt: u8,
-    /// Retries after RNR, 0 to 6; 7 never gives up.
-    pub rnr_retry: u8,
-    /// The local ACK timeout is 4.096 us * 2^timeout; 0 is infinite.
-    pub timeout: u8,
-}
-
-impl RetryLimits {
-    /// The local ACK timeout in nanoseconds.
-    pub fn timeout_ns(&self) -> Option<u64> {
-        (self.timeout != 0).then(|| 4096u64 << self.timeout.min(31))
-    }
+    /// The region of the peer's that it writes to again and again.
+    pub nearby: Nearby,
 }
 
 impl Requester {
@@ -105,6 +93,7 @@ impl Requester {
             tell_drained: false,
             faults: None,
             watched: false,
+            nearby: Nearby::default(),
         }
     }
 
@@ -245,6 +234,17 @@ impl Requester {
         }
         let newest = self.queue.wqe(self.queue.next - 1);
         psn.since(newest.psn.plus(newest.psns.saturating_sub(1))) <= 0
+    }
+
+    /// Nothing is posted that is not complete, nothing waits, and nobody looks at requests one by one.
+    #[inline]
+    pub fn is_idle(&self, qp: &Qp) -> bool {
+        self.queue.is_empty()
+            && qp.state() == QpState::Rts
+            && self.wait_until == 0
+            && self.doomed.is_none()
+            && !self.is_retrying()
+            && !self.watched
     }
 
     /// The link has begun (or, after a retry, begun again) request `at`.
@@ -509,6 +509,7 @@ impl Requester {
         self.fanout = None;
         self.queue.clear();
         (self.path, self.foreign) = (Path::None, None);
+        self.nearby.clear();
         (self.rd_atomic, self.wait_until, self.numbered) = (0, 0, 0);
         (self.doomed, self.tell_drained, self.accepted) = (None, false, None);
         if let Some(faults) = &mut self.faults {

@@ -179,6 +179,12 @@ impl SendQueue {
         self.drafts - self.released >= self.depth as u64
     }
 
+    /// Every request is complete, and none is written but not posted.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.tail == self.drafts
+    }
+
     /// Gives back what the application knows to be complete: `unpolled` of the completions still wait to be polled.
     pub fn release(&mut self, unpolled: u32) {
         let reported = |at: &u64| self.wqe(*at).reported;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::import;
-use super::{ChannelObject, Context, CqObject, QpObject, SrqObject, context, object};
+use super::{ChannelObject, Context, CqObject, QpObject, SrqObject, buffer, context, object};
 use crate::abi::*;
 use crate::provider::{self, AsyncEvent, Found, LibraryOps, Look, Provider};
 use crate::soft::channel::{AsyncQueue, CompChannel};
@@ -275,7 +275,9 @@ static OPS: verbs_context_ops = {
         attach_mcast: Some(qp::attach_mcast),
         detach_mcast: Some(qp::detach_mcast),
         advise_mr: Some(memory::advise_mr),
+        alloc_buf: Some(buffer::alloc_buf),
         alloc_dm: Some(memory::alloc_dm),
+        free_buf: Some(buffer::free_buf),
         alloc_mw: Some(window::alloc_mw),
         alloc_null_mr: Some(memory::alloc_null_mr),
         alloc_pd: Some(memory::alloc_pd),

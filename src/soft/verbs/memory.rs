@@ -164,6 +164,7 @@ pub unsafe extern "C" fn dereg_mr(c: *mut verbs_mr) -> c_int {
         let key = Key((*c).ibv_mr.lkey);
         match node.mem.deregister(key, |key| node.wires.key_is_idle(key)) {
             Ok(()) => {
+                node.wires.tell_files_went(node);
                 drop(Box::from_raw(c.cast::<MrObject>()));
                 0
             }
@@ -199,6 +200,7 @@ pub unsafe extern "C" fn rereg_mr(
         let key = Key((*c).ibv_mr.lkey);
         match node.mem.reregister(key, change, |key| node.wires.key_is_idle(key)) {
             Ok(mr) => {
+                node.wires.tell_files_went(node);
                 (*c).access = mr.access.bits() as c_int;
                 0
             }

@@ -2,6 +2,7 @@
 //! unmakes the C objects, each of which begins a Rust object that holds ours.
 mod address;
 mod attributes;
+mod buffer;
 mod context;
 mod counters;
 pub mod desk;

@@ -4,7 +4,7 @@ pub mod entry;
 #[path = "../../../../src/soft/mem/users.rs"]
 pub mod users;
 
-pub use entry::{MrEntry, Region, Scope, Via};
+pub use entry::{InFile, MrEntry, Region, Scope, Via};
 
 use super::types::Key;
 

@@ -1,16 +1,19 @@
 //! Direct accesses between two ends in one process (process_vm works on oneself), with a real memory table.
+#[path = "mapped_tests.rs"]
+pub(in crate::soft::link::shm) mod mapped;
+
 use super::*;
 use crate::soft::link::shm::own::MR_CAPACITY;
 use crate::soft::link::shm::peer::tests::{Pair, up};
 use crate::soft::mem::{MemTable, Pd, PdTable};
 
-struct Setting {
+pub(in crate::soft::link::shm) struct Setting {
     table: MemTable,
-    pair: Pair,
+    pub pair: Pair,
     pd: Pd,
     memory: Vec<u8>,
     rkey: u32,
-    dst: Qpn,
+    pub dst: Qpn,
 }
 
 const SRC: Qpn = Qpn(0x123456);
@@ -22,7 +25,7 @@ fn setting() -> Option<Setting> {
         return None;
     }
     // SAFETY: the entries are new, and `Setting` drops the table before the pair.
-    let table = unsafe { MemTable::over(pair.b.mr_area(), MR_CAPACITY as u32) }.unwrap();
+    let table = unsafe { MemTable::over(pair.b.mr_area(), MR_CAPACITY as u32, pair.b.files_area()) }.unwrap();
     let pd = PdTable::new(10).alloc().unwrap();
     let memory = vec![0u8; 4096];
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -35,7 +38,7 @@ fn setting() -> Option<Setting> {
 }
 
 impl Setting {
-    fn view(&self) -> QpView {
+    pub fn view(&self) -> QpView {
         QpView {
             state: Some(QpState::Rtr),
             kind: Some(QpType::Rc),

@@ -1,7 +1,7 @@
 //! The presence page and the publication as they lie in memory. Owners write, peers read: everything is atomic, and a
 //! peer takes whatever it reads as a claim of somebody who may lie.
 pub use super::qp_entry::{QpEntry, QpView};
-use crate::soft::mem::MrEntry;
+use crate::soft::mem::{MrEntry, files};
 use crate::soft::types::Qpn;
 use crate::sys::map::Mapping;
 use anyverbs_counters::{file::direct_offset, raw::DIRECT};
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Changes with any incompatible change of a layout, of the ring, or of the message kinds in it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// "anyverbs" as bytes.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"anyverbs");
@@ -22,19 +22,24 @@ pub const SLOTS: usize = 16;
 pub const MRS: usize = 65536;
 /// Direct accesses that one process may have under way.
 pub const HAZARDS: usize = 64;
+/// Queue pairs that have a place of their own for theirs.
+pub const RESERVED: usize = 128;
 
 const QPS_PER_SLOT: usize = 4096;
 const HAZARD_OFFSET: usize = 4096;
-const MR_OFFSET: usize = HAZARD_OFFSET + HAZARDS * 64;
+const RESERVED_OFFSET: usize = HAZARD_OFFSET + HAZARDS * 64;
+const MR_OFFSET: usize = RESERVED_OFFSET + RESERVED * 64;
 const QP_OFFSET: usize = MR_OFFSET + MRS * 64;
 
 /// Where the counts of direct accesses begin in the publication, one entry a QP in the order of the QP table.
 pub const DIRECT_OFFSET: usize = QP_OFFSET + SLOTS * QPS_PER_SLOT * 64;
 
+const FILES_OFFSET: usize = DIRECT_OFFSET + SLOTS * QPS_PER_SLOT * size_of::<Counts>();
+
 /// Bytes of the presence page.
 pub const PRESENCE_BYTES: usize = 4096;
 /// Bytes of the publication.
-pub const PUBLICATION_BYTES: usize = DIRECT_OFFSET + SLOTS * QPS_PER_SLOT * size_of::<Counts>();
+pub const PUBLICATION_BYTES: usize = FILES_OFFSET + size_of::<files::Shown>();
 
 /// What a queue pair has done to its peer's memory without the peer's help; see `soft::stats`.
 pub type Counts = [AtomicU64; DIRECT];
@@ -47,7 +52,16 @@ struct Stamp {
     /// Publication: hazard entries that were ever in use.
     hazards_used: AtomicU32,
     nonce: AtomicU64,
+    /// Publication: places of queue pairs that were ever in use.
+    reserved_used: AtomicU32,
+    /// Publication: `WAITS_FOR_ALL` and `UNFENCED`.
+    barriers: AtomicU32,
 }
+
+/// Before it looks at hazards, the process has every CPU pass a barrier, if any peer is `UNFENCED`.
+pub const WAITS_FOR_ALL: u32 = 1;
+/// The process has announced accesses without a fence, to those that wait for all, or is about to; such a barrier reaches it.
+pub const UNFENCED: u32 = 2;
 
 /// The presence page.
 #[repr(C, align(64))]
@@ -119,6 +133,21 @@ pub fn hazards(publication: &Mapping) -> &[Hazard; HAZARDS] {
     at(publication, HAZARD_OFFSET)
 }
 
+/// How many of the places of queue pairs, from the first, were ever in use.
+pub fn reserved_used(publication: &Mapping) -> &AtomicU32 {
+    &stamp_of(publication).reserved_used
+}
+
+/// The places of queue pairs.
+pub fn reserved(publication: &Mapping) -> &[Hazard; RESERVED] {
+    at(publication, RESERVED_OFFSET)
+}
+
+/// How the process keeps accesses and what ends them apart.
+pub fn barriers(publication: &Mapping) -> &AtomicU32 {
+    &stamp_of(publication).barriers
+}
+
 /// The entry of a queue pair.
 pub fn qp(publication: &Mapping, ordinal: usize, index: u16) -> Option<&QpEntry> {
     let number = ordinal * QPS_PER_SLOT + usize::from(index);
@@ -140,6 +169,11 @@ pub fn mrs(publication: &Mapping) -> NonNull<MrEntry> {
 pub fn mr(publication: &Mapping, rkey: u32) -> Option<&MrEntry> {
     let index = (rkey >> 8) as usize;
     (index < MRS).then(|| at(publication, MR_OFFSET + index * 64))
+}
+
+/// The files that are in use.
+pub fn files(publication: &Mapping) -> &files::Shown {
+    at(publication, FILES_OFFSET)
 }
 
 /// Whether `hazard` says that the queue pair or the region of process `target` is being accessed.

@@ -2,9 +2,10 @@
 //!
 //! Both are memfds that only their owner can write; the peers' side of them is `remote`.
 use super::layout::{self, HAZARDS, Hazard, Presence, QpEntry, QpView};
-use crate::soft::mem::MrEntry;
+use super::remote::Remote;
+use crate::soft::mem::{MrEntry, files};
 use crate::soft::types::Qpn;
-use crate::sys::{errno::Errno, lock::Lock, map::Mapping, memfd, process_vm, random};
+use crate::sys::{barrier, errno::Errno, lock::Lock, map::Mapping, memfd, process_vm, random};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -42,6 +43,9 @@ impl Own {
         let (publication, publication_fd) = publish(c"anyverbs-publication", layout::PUBLICATION_BYTES)?;
         layout::stamp(&presence, nonce);
         layout::stamp(&publication, nonce);
+        if barrier::prepare_for_others() {
+            layout::barriers(&publication).store(layout::WAITS_FOR_ALL, Ordering::SeqCst);
+        }
         if !crate::sys::is_setuid() && std::env::var_os("ANYVERBS_PTRACER").is_none_or(|v| v != "0") {
             process_vm::allow_same_user();
         }
@@ -61,6 +65,11 @@ impl Own {
     /// Whether peers' memory may be accessed directly; `ANYVERBS_DIRECT=0`: all data goes through the rings.
     pub(super) fn wants_direct(&self) -> bool {
         self.wants_direct
+    }
+
+    /// Whether processes of this user get files in which regions lie: as others may copy to and from this process.
+    pub fn gives_files(&self) -> bool {
+        self.wants_direct && !crate::sys::is_setuid() && process_vm::is_dumpable()
     }
 
     /// The page that every peer gets.
@@ -126,18 +135,44 @@ impl Own {
         layout::mrs(&self.publication)
     }
 
+    /// Where the memory table shows which files are in use; nothing at first; valid as long as `self`.
+    pub fn files_area(&self) -> NonNull<files::Shown> {
+        NonNull::from(layout::files(&self.publication))
+    }
+
+    /// A place of its own for a queue pair that writes to the region `rkey` through `qpn` again and again. Its `target` is 1
+    /// while nothing is under way, and is set to 0 to give it back. None when all are taken.
+    pub(super) fn reserve(&self, rkey: u32, qpn: Qpn) -> Option<&Hazard> {
+        let all = layout::reserved(&self.publication);
+        let (index, place) = take(all)?;
+        layout::reserved_used(&self.publication).fetch_max(index as u32 + 1, Ordering::SeqCst);
+        place.what.store(name(rkey, qpn), Ordering::Relaxed);
+        Some(place)
+    }
+
+    /// Whether accesses to a peer's memory may be announced without a fence. From then on the peer waits for all CPUs.
+    pub(super) fn announces_unfenced_to(&self, remote: &Remote) -> bool {
+        let may = barrier::reaches_us() && remote.barriers() & layout::WAITS_FOR_ALL != 0;
+        if may {
+            layout::barriers(&self.publication).fetch_or(layout::UNFENCED, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+        may
+    }
+
+    /// Whether this process made it: a forked child does not have its memory.
+    pub(super) fn is_ours(&self) -> bool {
+        self.publication.is_ours()
+    }
+
     /// Announces a direct access to the process `target`; None when too many are under way.
     pub(super) fn announce(&self, target: u64, rkey: u32, qpn: Qpn) -> Option<Announced<'_>> {
-        let hazards = layout::hazards(&self.publication);
-        let (index, slot) = hazards
-            .iter()
-            .enumerate()
-            .find(|(_, h)| h.target.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok())?;
+        let (index, slot) = take(layout::hazards(&self.publication))?;
         let used = layout::hazards_used(&self.publication);
         if used.load(Ordering::Relaxed) as usize <= index {
             used.fetch_max(index as u32 + 1, Ordering::SeqCst);
         }
-        slot.what.store(u64::from(rkey) << 32 | u64::from(qpn.0), Ordering::Relaxed);
+        slot.what.store(name(rkey, qpn), Ordering::Relaxed);
         slot.target.store(target, Ordering::Release);
         // The target withdraws, fences and looks at the hazards; we announce, fence and look at what is published.
         fence(Ordering::SeqCst);
@@ -158,6 +193,16 @@ impl Own {
 }
 
 const _: () = assert!(HAZARDS <= u32::MAX as usize);
+
+/// Takes the first free place.
+fn take(places: &[Hazard]) -> Option<(usize, &Hazard)> {
+    let is_free = |h: &Hazard| h.target.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    places.iter().enumerate().find(|(_, h)| is_free(h))
+}
+
+fn name(rkey: u32, qpn: Qpn) -> u64 {
+    u64::from(rkey) << 32 | u64::from(qpn.0)
+}
 
 /// A direct access under way; dropping it says that it is over.
 #[derive(Debug)]

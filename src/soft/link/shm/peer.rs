@@ -2,14 +2,21 @@
 use super::own::{NOT_ASLEEP, Own};
 use super::remote::Remote;
 use super::ring::{Consumer, Producer, RING_BYTES, Ring, Watch};
+use super::views::{View, Views};
 use super::{Corrupt, handshake, slot};
 use crate::sys::fork::ParentFd;
 use crate::sys::process_vm::{self, Way};
 use crate::sys::seqpacket::{self, Cred};
 use crate::sys::{epoll, errno::Errno, lock::Lock};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
+
+/// Kinds of messages about a file, which its number follows: the sender wants it, or it is here, if there is a descriptor.
+const WANTED: u32 = 2;
+const FILE: u32 = 3;
+/// Files that a peer may ask for at a time; it asks for the others again with a new connection only.
+const MOST_WANTED: usize = 4096;
 
 /// Where a connection stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +37,10 @@ pub struct Heard {
     pub came_up: bool,
     /// A doorbell: look into its ring, and try again to send what did not fit.
     pub doorbell: bool,
+    /// It asks for files of ours, by number: see [`Peer::give`].
+    pub wants: bool,
+    /// A file of the peer's went out of use, and with it a mapping.
+    pub view_went: bool,
     /// The peer closed the connection. What it wrote before still lies in its ring: drain that, then [`Peer::close`].
     pub hung_up: bool,
 }
@@ -66,6 +77,11 @@ pub struct Peer {
     watch: Arc<Watch>,
     remote: OnceLock<Remote>,
     asleep: AtomicPtr<AtomicU32>,
+    /// Files of the peer, as far as they are mapped here.
+    views: Views,
+    /// Files of ours that it asks for, and whether it ever got one.
+    wanted: Lock<Vec<u32>>,
+    has_views: AtomicBool,
     /// Whether process_vm_writev, process_vm_readv are allowed: 0 not tried, 1 yes, 2 no.
     direct: [AtomicU8; 2],
 }
@@ -113,6 +129,9 @@ impl Peer {
             rx: Lock::new(rx),
             rx_ring: OnceLock::new(),
             remote: OnceLock::new(),
+            views: Views::default(),
+            wanted: Lock::default(),
+            has_views: AtomicBool::new(false),
             asleep: AtomicPtr::new((&raw const NOT_ASLEEP).cast_mut()),
             direct: [(); 2].map(|()| AtomicU8::new(direct)),
         }))
@@ -266,9 +285,10 @@ impl Peer {
     fn hear_doorbells(&self, heard: &mut Heard) -> Result<(), Corrupt> {
         // A peer that keeps ringing cannot keep us here.
         for _ in 0..16 {
-            let mut byte = [0u8; 1];
-            match seqpacket::recv(self.sock.as_fd(), &mut byte) {
+            let mut message = [0u8; 8];
+            match seqpacket::recv(self.sock.as_fd(), &mut message) {
                 Ok(m) if m.len == 1 && m.fds.is_empty() && !m.truncated => heard.doorbell = true,
+                Ok(m) if m.len == message.len() && self.same_user => self.hear_of_file(&message, m, heard)?,
                 Ok(m) if m.len == 0 && m.fds.is_empty() => {
                     heard.hung_up = true;
                     break;
@@ -286,7 +306,69 @@ impl Peer {
         {
             ring.stop_ringing();
         }
+        if heard.doorbell
+            && let Some(remote) = self.remote()
+        {
+            heard.view_went = self.views.sweep(|number| remote.uses_file(number));
+        }
         Ok(())
+    }
+
+    fn hear_of_file(
+        &self,
+        message: &[u8; 8],
+        received: seqpacket::Received,
+        heard: &mut Heard,
+    ) -> Result<(), Corrupt> {
+        let [a, b, c, d, number @ ..] = *message;
+        let (kind, number) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(number));
+        match (kind, received.fds.len()) {
+            (WANTED, 0) => {
+                let mut wanted = self.wanted.lock();
+                if wanted.len() < MOST_WANTED {
+                    wanted.push(number);
+                }
+                heard.wants = true;
+                Ok(())
+            }
+            // Without a descriptor, or where there was no room for it, it cannot be had.
+            (FILE, 0..=1) if self.views.answer(number, received.fds.into_iter().next()) => Ok(()),
+            _ => Err(Corrupt),
+        }
+    }
+
+    /// The view of a file of the peer's, once it has come; it is asked for the first time.
+    pub(super) fn view(&self, number: u32) -> Option<Arc<View>> {
+        self.views.find(number, || self.tell(WANTED, number, None))
+    }
+
+    /// Whether `view` is still that of a file of the peer's.
+    pub(super) fn has_view(&self, view: &Arc<View>) -> bool {
+        self.views.has(view)
+    }
+
+    /// Gives the files that the peer has asked for, as `find` finds them.
+    pub fn give(&self, find: impl Fn(u32) -> Option<OwnedFd>) {
+        for number in std::mem::take(&mut *self.wanted.lock()) {
+            // Before it can have it: who ends the use of a file tells those that may have it.
+            self.has_views.store(true, Ordering::SeqCst);
+            self.tell(FILE, number, find(number).as_ref().map(AsFd::as_fd));
+        }
+    }
+
+    /// Files of ours have gone out of use: if the peer may have some mapped, it is to look.
+    pub fn tell_files_went(&self) {
+        if self.has_views.load(Ordering::SeqCst) {
+            self.ring_doorbell();
+        }
+    }
+
+    /// False where the socket has no room.
+    fn tell(&self, kind: u32, number: u32, file: Option<BorrowedFd<'_>>) -> bool {
+        let mut message = [0; 8];
+        message[..4].copy_from_slice(&kind.to_ne_bytes());
+        message[4..].copy_from_slice(&number.to_ne_bytes());
+        seqpacket::send(self.sock.as_fd(), &message, file.as_slice()).is_ok()
     }
 
     /// Whether it is gone, as the kernel sees it now (two poll calls).
@@ -309,6 +391,7 @@ impl Peer {
         let first = self.state.swap(State::Dead as u8, Ordering::AcqRel) != State::Dead as u8;
         if first && self.sock.is_ours() {
             seqpacket::shutdown(self.sock.as_fd());
+            self.views.clear();
         }
         first
     }

@@ -6,7 +6,7 @@ use crate::soft::link::shm::{layout, ring};
 use crate::sys::{memfd, pidfd};
 
 /// Waits for the socket to become readable, then reads it.
-fn hear(peer: &Peer) -> Result<Heard, Corrupt> {
+pub(in crate::soft::link::shm) fn hear(peer: &Peer) -> Result<Heard, Corrupt> {
     assert!(epoll::poll(peer.socket(), epoll::IN, 10_000) != 0, "nothing came");
     peer.hear()
 }
@@ -47,6 +47,28 @@ fn take(peer: &Peer) -> Option<u32> {
     let entry = rx.peek().unwrap()?;
     rx.release();
     Some(entry.header.imm)
+}
+
+#[test]
+fn a_file_that_nobody_asked_for_and_an_unknown_message_are_against_the_rules() {
+    for (kind, number) in [(FILE, 1), (4, 1)] {
+        let p = up();
+        assert!(p.ab.tell(kind, number, None));
+        assert_eq!(hear(&p.ba), Err(Corrupt));
+    }
+    let p = up();
+    assert!(p.ab.tell(WANTED, 1, Some(p.a.presence_fd())));
+    assert_eq!(hear(&p.ba), Err(Corrupt), "a descriptor with a question");
+}
+
+#[test]
+fn files_that_a_peer_asks_for_without_end_are_not_remembered_without_end() {
+    let p = up();
+    for number in 0..MOST_WANTED as u32 + 100 {
+        assert!(p.ab.tell(WANTED, number, None));
+        assert!(hear(&p.ba).unwrap().wants);
+    }
+    assert_eq!(p.ba.wanted.lock().len(), MOST_WANTED);
 }
 
 #[test]
@@ -384,4 +406,25 @@ fn garbage_in_the_ring_is_corrupt_and_nothing_more() {
     assert_eq!(p.ba.rx.lock().peek().unwrap_err(), Corrupt);
     p.ba.close();
     while !hear(&p.ab).unwrap().hung_up {}
+}
+
+#[test]
+fn a_file_that_comes_when_nobody_needs_it_any_more_breaks_nothing() {
+    let p = up();
+    assert!(p.ab.view(77).is_none());
+    // The file is not in use any more, as the doorbell makes the peer find out.
+    p.ba.ring_doorbell();
+    assert!(hear(&p.ab).unwrap().doorbell);
+    assert!(hear(&p.ba).unwrap().wants);
+    p.ba.give(|_| None);
+    assert!(hear(&p.ab).is_ok());
+    // It is asked for anew.
+    p.ba.ring_doorbell();
+    assert!(hear(&p.ab).unwrap().doorbell && p.ab.view(77).is_none());
+    assert!(hear(&p.ba).unwrap().wants);
+    let file = memfd::sealed(c"test", 4096).unwrap();
+    p.ba.give(|_| crate::sys::inode::Inode::of(&file).unwrap().handle());
+    assert!(hear(&p.ab).is_ok() && p.ab.view(77).is_some());
+    p.ba.ring_doorbell();
+    assert!(hear(&p.ab).unwrap().view_went);
 }

@@ -52,6 +52,19 @@ impl QpEntry {
         self.version.store(version.wrapping_add(2), Ordering::Release);
     }
 
+    /// A snapshot and its version, which is another one as soon as the owner changes anything.
+    pub fn versioned(&self) -> Option<(u32, QpView)> {
+        let version = self.version();
+        let view = self.snapshot()?;
+        (version & 1 == 0 && self.version() == version).then_some((version, view))
+    }
+
+    /// The version; to be looked at as a snapshot is taken, by who relies on one of the same version.
+    #[inline]
+    pub fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
     /// A consistent copy; None where there is no queue pair, or its owner keeps writing.
     pub fn snapshot(&self) -> Option<QpView> {
         for _ in 0..64 {

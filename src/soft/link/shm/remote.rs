@@ -1,6 +1,6 @@
 //! What a peer shows of itself, mapped read-only. It may lie and change its mind: values are copied, then judged.
-use super::layout::{self, QpView, What};
-use crate::soft::mem::Region;
+use super::layout::{self, Hazard, QpEntry, QpView, What};
+use crate::soft::mem::{MrEntry, Region, files};
 use crate::soft::stats::Direct;
 use crate::soft::types::Qpn;
 use crate::sys::{errno::Errno, map::Mapping, memfd};
@@ -61,8 +61,7 @@ impl Remote {
 
     /// One of its queue pairs.
     pub fn qp(&self, qpn: Qpn) -> Option<QpView> {
-        let ordinal = layout::presence(&self.presence).ordinal_of(qpn.slot())?;
-        layout::qp(self.publication.as_ref()?, ordinal, qpn.index())?.snapshot()
+        self.qp_entry(qpn)?.snapshot()
     }
 
     /// What one of its queue pairs has done to its peer's memory without the peer's help, over all its life.
@@ -74,13 +73,38 @@ impl Remote {
 
     /// One of its memory regions.
     pub fn region(&self, rkey: u32) -> Option<Region> {
-        layout::mr(self.publication.as_ref()?, rkey)?.snapshot()
+        self.region_entry(rkey)?.snapshot()
+    }
+
+    /// Whether a file of it, by its number, is in use still.
+    pub fn uses_file(&self, number: u32) -> bool {
+        self.publication.as_ref().is_some_and(|p| files::is_in_use(layout::files(p), number))
+    }
+
+    /// How it announces accesses, and waits for those of others; see [`layout::barriers`].
+    pub(super) fn barriers(&self) -> u32 {
+        self.publication.as_ref().map_or(0, |p| layout::barriers(p).load(Ordering::SeqCst))
+    }
+
+    /// The entry of one of its queue pairs, as long as this value lives.
+    pub(super) fn qp_entry(&self, qpn: Qpn) -> Option<&QpEntry> {
+        let ordinal = layout::presence(&self.presence).ordinal_of(qpn.slot())?;
+        layout::qp(self.publication.as_ref()?, ordinal, qpn.index())
+    }
+
+    /// The entry of one of its memory regions, as long as this value lives.
+    pub(super) fn region_entry(&self, rkey: u32) -> Option<&MrEntry> {
+        layout::mr(self.publication.as_ref()?, rkey)
     }
 
     /// Whether it is just accessing `what` of the process `nonce` directly.
     pub fn accesses(&self, nonce: u64, what: What) -> bool {
         let Some(publication) = &self.publication else { return false };
-        let used = layout::hazards_used(publication).load(Ordering::Acquire) as usize;
-        layout::hazards(publication).iter().take(used).any(|h| layout::concerns(h, nonce, what))
+        let any = |hazards: &[Hazard], used: &AtomicU32| {
+            let used = used.load(Ordering::Acquire) as usize;
+            hazards.iter().take(used).any(|h| layout::concerns(h, nonce, what))
+        };
+        any(layout::hazards(publication), layout::hazards_used(publication))
+            || any(layout::reserved(publication), layout::reserved_used(publication))
     }
 }

@@ -47,6 +47,7 @@ impl Wire {
             // Nobody else can read any more what the peer counted.
             qp.shown.lock().absorb(&qp.record);
             sq.path = Path::Absent(to);
+            sq.nearby.clear();
             if !qp.is_reliable() || node.wires.is_death_quiet {
                 let oldest = sq.queue.tail;
                 sq.rewind(oldest);

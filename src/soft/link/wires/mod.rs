@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use inbox::Cache;
 use list::{Found, List, next_version, watch, with_list};
 use numbers::Numbers;
-pub use send::{Answer, Outbox, pump, repeat, send_datagram};
+pub use send::{Answer, Outbox, done_before, pump, repeat, send_datagram};
 
 use super::Path;
 use super::shm::own::MR_CAPACITY;
@@ -140,9 +140,9 @@ impl Wires {
 
     /// The memory table, which lies where peers of this user can read it.
     pub fn mem_table(&self) -> Result<MemTable, Errno> {
-        // SAFETY: the area is zero, aligned, lives as long as `own`, which the node keeps for good, and only the table
-        // writes it.
-        unsafe { MemTable::over(self.own.mr_area(), MR_CAPACITY as u32) }
+        // SAFETY: the areas are zero, aligned, live as long as `own`, which the node keeps for good, and only the table
+        // writes them.
+        unsafe { MemTable::over(self.own.mr_area(), MR_CAPACITY as u32, self.own.files_area()) }
     }
 
     /// This process has claimed the slot.
@@ -307,6 +307,13 @@ impl Wires {
                 self.publish_qp(&qp);
             }
         }
+        if heard.view_went {
+            node.all_qps().iter().for_each(|qp| qp.sq.lock().nearby.sweep());
+        }
+        if heard.wants {
+            let gives = self.own.gives_files();
+            wire.peer.give(|number| node.mem.file(number).filter(|_| gives)?.handle());
+        }
         // A peer that keeps writing does not keep us here.
         while (0..ROUNDS).all(|_| receive::receive_waiting(node, wire)) {
             if self.leave_more(node) {
@@ -381,6 +388,13 @@ impl Wires {
     pub fn key_is_idle(&self, key: Key) -> bool {
         let list = self.list();
         !direct::in_flight(&self.own, list.iter().map(|w| &*w.peer), What::Rkey(key.0))
+    }
+
+    /// If the last region in some file has gone, those who may have it mapped are told.
+    pub fn tell_files_went(&self, node: &Node) {
+        if node.mem.file_went() {
+            self.list().iter().for_each(|wire| wire.peer.tell_files_went());
+        }
     }
 
     /// Somebody has not taken what we sent, or not answered it: wake them.

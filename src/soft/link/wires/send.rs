@@ -103,7 +103,7 @@ fn send<const WATCHED: bool>(
 ) -> Result<Sent, WcStatus> {
     sq.check(qp, at)?;
     let begins = sq.queue.wqe(at).cursor == 0;
-    if begins && try_direct(qp, sq, at, wire, to)? {
+    if begins && try_direct(qp, sq, at, wire, to)? != Direct::UseRing {
         if WATCHED && pcap::is_on() {
             pcap::memory::request(qp, sq, at, to, Via::Direct);
             if qp.is_reliable() {
@@ -295,20 +295,20 @@ fn trace_answer(header: &Header, bytes: Run<'_>) {
 }
 
 /// WRITE and READ without the peer's help, while nothing of this QP is on its way: so order holds.
-fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<bool, WcStatus> {
+fn try_direct(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) -> Result<Direct, WcStatus> {
     let wqe = sq.queue.wqe(at);
     let way = match wqe.opcode {
         WrOpcode::Write => Way::Write,
         WrOpcode::Read => Way::Read,
-        _ => return Ok(false),
+        _ => return Ok(Direct::UseRing),
     };
     if wqe.length == 0 || sq.has_unacked() || !matches!(qp.kind, QpType::Rc | QpType::Uc) || sq.is_retrying()
     {
-        return Ok(false);
+        return Ok(Direct::UseRing);
     }
     // Unreliable sends are complete before the peer has taken them.
     if qp.kind == QpType::Uc && wire.peer.tx.lock().has_unconsumed() {
-        return Ok(false);
+        return Ok(Direct::UseRing);
     }
     let own = qp.node.wires.own();
     let what = OneSided {
@@ -319,11 +319,25 @@ fn try_direct(qp: &Qp, sq: &Requester, at: u64, wire: &Wire, to: Qpn) -> Result<
         addr: wqe.remote_addr,
         len: wqe.length as usize,
     };
-    sq.with_pieces(qp, at, way == Way::Read, |pieces: &[Iovec]| {
+    let done = sq.with_pieces(qp, at, way == Way::Read, |pieces: &[Iovec]| {
         // SAFETY: the pieces are checked spans of registered memory, or inline bytes, held during the call.
-        unsafe { direct::access(own, &wire.peer, &what, pieces) == Direct::Done }
-    })
-    .map(|done| done == Some(true))
+        unsafe { direct::access(own, &wire.peer, &what, pieces) }
+    })?;
+    if done == Some(Direct::Seen) && way == Way::Write && qp.kind == QpType::Rc {
+        sq.nearby.written(own, &wire.peer, &what);
+    }
+    Ok(done.unwrap_or(Direct::UseRing))
+}
+
+/// The oldest request, and only one, has been carried out before it was posted, by `Requester::nearby`.
+pub fn done_before(qp: &Qp, sq: &mut Requester) {
+    let at = sq.queue.next;
+    // In ERR it was flushed as it was posted.
+    if at != sq.queue.head {
+        count_direct(qp, sq, at);
+        sq.begun(at);
+        sq.complete_oldest_with(qp, WcStatus::Success);
+    }
 }
 
 /// Counts what was done to the peer's memory, where the peer reads it.
