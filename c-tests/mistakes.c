@@ -430,6 +430,35 @@ static void waiting(void)
     fail_with("the peer's QP is in ERR", IBV_WR_SEND, &sge, 0, 0);
 }
 
+/* An XRC sender names an SRQ that is none. */
+static void naming(void)
+{
+    struct ibv_xrcd_init_attr none = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_xrcd *domain = NEED(ibv_open_xrcd(context, &none));
+    struct ibv_qp_init_attr_ex receiver = {
+        .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = domain};
+    struct ibv_qp_init_attr sender = {.qp_type = IBV_QPT_XRC_SEND, .cap = {.max_send_wr = 1, .max_send_sge = 1}};
+    struct ibv_sge sge;
+    struct ibv_send_wr wr = {.wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+
+    fresh(IBV_QPT_RC);
+    ZERO(ibv_destroy_qp(a.qp));
+    ZERO(ibv_destroy_qp(b.qp));
+    sender.send_cq = a.cq;
+    a.qp = NEED(ibv_create_qp(a.pd, &sender));
+    b.qp = NEED(ibv_create_qp_ex(context, &receiver));
+    join(&a, &b);
+    sge = sge_of(&a, 0, 8);
+    wr.qp_type.xrc.remote_srqn = 7;
+    ZERO(ibv_post_send(a.qp, &wr, &bad));
+    if (next_wc(a.cq).status != IBV_WC_REM_INV_REQ_ERR)
+        die("it was taken");
+    told("an SRQ number that is none");
+    gone();
+    ZERO(ibv_close_xrcd(domain));
+}
+
 static void datagrams(void)
 {
     struct ibv_ah_attr to;
@@ -485,6 +514,7 @@ int main(void)
     posting();
     moving();
     waiting();
+    naming();
     datagrams();
     ZERO(ibv_close_device(context));
     return 0;

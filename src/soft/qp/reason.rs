@@ -80,6 +80,13 @@ impl fmt::Display for Failed<'_> {
             WcStatus::RemInvReqErr => {
                 write!(f, "qp {peer:?} refuses {length} bytes")?;
                 let need = needed(op);
+                if need.is_empty() && qp.kind == QpType::XrcSend {
+                    let srqn = wqe.srqn;
+                    return write!(
+                        f,
+                        ": SRQ 0x{srqn:06x} is none of its process and XRC domain, or the receive posted there is shorter"
+                    );
+                }
                 if need.is_empty() {
                     return f.write_str(": the receive that it had posted is shorter");
                 }

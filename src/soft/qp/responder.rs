@@ -534,7 +534,7 @@ impl Responder {
             found => {
                 let why = if found.is_some() { "belongs to another XRC domain" } else { "does not exist" };
                 explain(format_args!(
-                    "qp {:?}: {:?} from {:?} names SRQ 0x{:06x}, which {why}",
+                    "qp {:?}: {} from {:?} names SRQ 0x{:06x}, which {why}",
                     qp.num, request.op, request.src_qpn, request.srqn
                 ));
                 Err(Nak::InvalidRequest)
