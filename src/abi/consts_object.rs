@@ -176,6 +176,14 @@ consts! {
 }
 
 consts! {
+    /// `enum ibv_dmah_init_attr_mask`.
+    u32;
+    IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 1 << 0;
+    IBV_DMAH_INIT_ATTR_MASK_PH = 1 << 1;
+    IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE = 1 << 2;
+}
+
+consts! {
     /// `enum ibv_tph_mem_type`.
     u32;
     IBV_TPH_MEM_TYPE_VM = 0;

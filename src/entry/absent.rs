@@ -15,18 +15,5 @@ pub(super) extern "C" fn null() -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Returns the positive errno value.
-pub(super) extern "C" fn errno() -> i32 {
-    say();
-    Errno::EOPNOTSUPP.0
-}
-
-/// Returns -1 and stores EOPNOTSUPP.
-pub(super) extern "C" fn minus() -> i32 {
-    say();
-    Errno::EOPNOTSUPP.store();
-    -1
-}
-
 /// Does nothing.
 pub(super) extern "C" fn void() {}

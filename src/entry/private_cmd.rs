@@ -1,6 +1,8 @@
 //! Commands that providers send to the kernel through the library. A name lists the first node that has it; those whose
 //! parameters changed have a function for each form.
-use crate::kernel::command::{context, cq, device, domains, flow, mr, post, qp, qp_attr, srq, wq};
+use crate::kernel::command::{
+    context, counter, cq, device, domains, flow, mr, mr_ex, post, qp, qp_attr, srq, wq,
+};
 
 export_private!(34 to 34: context::get_context => "ibv_cmd_get_context");
 export_private!(57: context::get_context_57 => "ibv_cmd_get_context");
@@ -69,17 +71,24 @@ export_private!(34: wq::destroy_rwq_ind_table => "ibv_cmd_destroy_rwq_ind_table"
 export_private!(34: wq::destroy_wq => "ibv_cmd_destroy_wq");
 export_private!(34: wq::modify_wq => "ibv_cmd_modify_wq");
 
+export_private!(59: device::query_port_speed => "ibv_cmd_query_port_speed");
+export_private!(59: mr_ex::alloc_dmah => "ibv_cmd_alloc_dmah");
+export_private!(59: mr_ex::export_dmabuf_fd => "ibv_cmd_export_dmabuf_fd");
+export_private!(59: mr_ex::free_dmah => "ibv_cmd_free_dmah");
+export_private!(59: mr_ex::reg_mr_ex => "ibv_cmd_reg_mr_ex");
+export_private!(65: counter::attach => "ibv_cmd_qp_attach_comp_cntr");
+export_private!(65: counter::create => "ibv_cmd_create_comp_cntr");
+export_private!(65: counter::destroy => "ibv_cmd_destroy_comp_cntr");
+export_private!(65: counter::increment => "ibv_cmd_inc_comp_cntr");
+export_private!(65: counter::increment_errors => "ibv_cmd_inc_err_comp_cntr");
+export_private!(65: counter::query_caps => "ibv_cmd_query_comp_cntr_caps");
+export_private!(65: counter::read => "ibv_cmd_read_comp_cntr");
+export_private!(65: counter::read_errors => "ibv_cmd_read_err_comp_cntr");
+export_private!(65: counter::set => "ibv_cmd_set_comp_cntr");
+export_private!(65: counter::set_errors => "ibv_cmd_set_err_comp_cntr");
+
 macro_rules! absent_since {
     ($since:tt: $($n:literal $f:ident;)*) => { $(export_private!($since: $crate::entry::absent::$f => $n);)* };
-}
-
-absent_since! {
-    59:
-    "ibv_cmd_alloc_dmah" errno;
-    "ibv_cmd_export_dmabuf_fd" minus;
-    "ibv_cmd_free_dmah" errno;
-    "ibv_cmd_query_port_speed" errno;
-    "ibv_cmd_reg_mr_ex" errno;
 }
 
 absent_since! {
@@ -88,18 +97,4 @@ absent_since! {
     "ibv_dmabuf_heap_cc_shared_init" null;
     "ibv_dmabuf_heap_destroy" void;
     "ibv_dmabuf_heap_free" void;
-}
-
-absent_since! {
-    65:
-    "ibv_cmd_create_comp_cntr" errno;
-    "ibv_cmd_destroy_comp_cntr" errno;
-    "ibv_cmd_inc_comp_cntr" errno;
-    "ibv_cmd_inc_err_comp_cntr" errno;
-    "ibv_cmd_qp_attach_comp_cntr" errno;
-    "ibv_cmd_query_comp_cntr_caps" errno;
-    "ibv_cmd_read_comp_cntr" errno;
-    "ibv_cmd_read_err_comp_cntr" errno;
-    "ibv_cmd_set_comp_cntr" errno;
-    "ibv_cmd_set_err_comp_cntr" errno;
 }

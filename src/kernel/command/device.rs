@@ -10,6 +10,7 @@ use std::mem::{MaybeUninit, offset_of};
 const QUERY_PORT: u16 = 2;
 const QUERY_GID_TABLE: u16 = 5;
 const QUERY_GID_ENTRY: u16 = 6;
+const QUERY_PORT_SPEED: u16 = 7;
 
 /// Device attributes as far as caller and kernel know them; `resp` keeps the kernel's answer and the provider's tail, and
 /// `*resp_size` becomes what of it is filled.
@@ -249,6 +250,20 @@ pub unsafe fn gid_table(ctx: *mut ibv_context, most: usize) -> Result<Vec<ibv_gi
     // SAFETY: the caller vouches for the context.
     unsafe { sent_or_unknown(ioctl.send(ctx)) }?;
     Ok(rows.iter().take(count as usize).map(entry).collect())
+}
+
+/// The speed of a port in units of 100 Mb/s.
+///
+/// # Safety
+/// `ctx` live, `speed` valid for writes.
+pub unsafe extern "C" fn query_port_speed(ctx: *mut ibv_context, port: u32, speed: *mut u64) -> c_int {
+    let mut ioctl = Ioctl::new(object::DEVICE, QUERY_PORT_SPEED);
+    ioctl.constant(0, port.into());
+    // SAFETY: the provider gives a live context and room for the answer.
+    code(unsafe {
+        ioctl.out(1, &mut *speed);
+        ioctl.send_only(ctx)
+    })
 }
 
 fn sent_or_unknown(sent: Result<(), Errno>) -> Result<(), Errno> {

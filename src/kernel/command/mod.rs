@@ -5,6 +5,7 @@
 //! sends the core as attributes and the tails as UHW_IN and UHW_OUT; a write sends the request as it is. All return 0 or
 //! a positive errno value, which errno holds as well.
 pub mod context;
+pub mod counter;
 pub mod cq;
 pub mod device;
 pub mod domains;
@@ -13,6 +14,7 @@ pub mod flow;
 pub mod issue;
 pub mod linked;
 pub mod mr;
+pub mod mr_ex;
 pub mod post;
 pub mod qp;
 pub mod qp_attr;

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn reg_mr(
 
 /// # Safety
 /// `mr` valid for writes, `pd` live.
-unsafe fn fill(
+pub(super) unsafe fn fill(
     mr: *mut verbs_mr,
     pd: *mut ibv_pd,
     kind: u32,

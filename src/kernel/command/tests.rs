@@ -9,13 +9,13 @@ use std::rc::Rc;
 const INVOKE_WRITE: (u16, u16) = (object::DEVICE, 0);
 
 /// A context whose device and kernel are the test's.
-struct Context {
+pub(super) struct Context {
     vctx: Box<verbs_context>,
     _device: Box<verbs_device>,
 }
 
 impl Context {
-    fn new(ioctl_write: bool) -> Self {
+    pub(super) fn new(ioctl_write: bool) -> Self {
         let mut vctx = Box::new(verbs_context::zeroed());
         // SAFETY: plain data; zero is a value of each field.
         let mut device: Box<verbs_device> = Box::new(unsafe { std::mem::zeroed() });
@@ -27,7 +27,7 @@ impl Context {
         Self { vctx, _device: device }
     }
 
-    fn get(&mut self) -> *mut ibv_context {
+    pub(super) fn get(&mut self) -> *mut ibv_context {
         &raw mut self.vctx.context
     }
 }
@@ -100,7 +100,7 @@ fn new_cq() -> verbs_cq {
 }
 
 /// Writes through the address in an attribute.
-fn put<T>(attrs: &mut [ib_uverbs_attr], id: u16, value: T) {
+pub(super) fn put<T>(attrs: &mut [ib_uverbs_attr], id: u16, value: T) {
     let to = attr(attrs, id).data as usize;
     // SAFETY: the command gives the address of such a value.
     unsafe { std::ptr::with_exposed_provenance_mut::<T>(to).write(value) };
