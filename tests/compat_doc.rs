@@ -8,8 +8,7 @@ use std::{
 };
 
 /// Functions that answer, but not for every case that the name promises.
-const PARTIAL: [(&str, &str); 3] = [
-    ("ibv_fork_init", "protects nothing; kernels before 5.12 need that for kernel devices"),
+const PARTIAL: [(&str, &str); 2] = [
     ("ibv_import_mr", "within a process; EOPNOTSUPP in another, see below"),
     ("ibv_import_pd", "within a process; EOPNOTSUPP in another, see below"),
 ];
@@ -103,16 +102,15 @@ fn compose() -> String {
     writeln!(body, "The table's default answers for: {}.", list(&lacks)).unwrap();
     out += &sums;
     out += &body;
-    out += &differences();
+    out += &differences("Where urxe differs from a network card", "differences");
+    out += &differences("Kernel devices: where the library differs from rdma-core's", "differences-kernel");
     out + &judges()
 }
 
-/// Where urxe differs from a network card, from `docs/differences.tsv`.
-fn differences() -> String {
-    let text = fs::read_to_string(root().join("docs/differences.tsv")).unwrap_or_default();
-    let mut out = String::from(
-        "\n## Where urxe differs from a network card\n\n| call | what and why |\n| --- | --- |\n",
-    );
+/// Differences and reasons, from a file of `docs`.
+fn differences(title: &str, file: &str) -> String {
+    let text = fs::read_to_string(root().join(format!("docs/{file}.tsv"))).unwrap();
+    let mut out = format!("\n## {title}\n\n| call | what and why |\n| --- | --- |\n");
     for line in text.lines() {
         writeln!(out, "| {} |", line.replace('\t', " | ")).unwrap();
     }

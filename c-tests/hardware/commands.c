@@ -3,6 +3,7 @@
 #include "double.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/types.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 #include <rdma/ib_user_ioctl_verbs.h>
@@ -10,6 +11,32 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
+
+/* Whether the device was taken away, and where its asynchronous events are written. */
+static int gone, events = -1;
+
+/* What a program calls: from now on every command fails, and the context is told. */
+void scripted_unplug(void)
+{
+	const struct ib_uverbs_async_event_desc event = {.event_type = 8 /* IBV_EVENT_DEVICE_FATAL */};
+
+	gone = 1;
+	note("the device is gone");
+	if (write(events, &event, sizeof(event)) != sizeof(event))
+		_exit(9);
+}
+
+/* The end that the context reads. */
+static int event_channel(void)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC))
+		return -1;
+	events = ends[1];
+	return ends[0];
+}
 
 static struct ib_uverbs_attr *find(struct ib_uverbs_ioctl_hdr *hdr, unsigned id)
 {
@@ -203,6 +230,8 @@ static int destroyed(struct ib_uverbs_ioctl_hdr *hdr, unsigned answer)
 int command(struct ib_uverbs_ioctl_hdr *hdr)
 {
 	note_command(hdr);
+	if (gone)
+		return EIO;
 	switch (hdr->object_id << 8 | hdr->method_id) {
 	case UVERBS_OBJECT_CQ << 8 | UVERBS_METHOD_CQ_CREATE:
 		find(hdr, UVERBS_ATTR_CREATE_CQ_HANDLE)->data = next_handle();
@@ -220,7 +249,7 @@ int command(struct ib_uverbs_ioctl_hdr *hdr)
 		return 0;
 	}
 	case UVERBS_OBJECT_ASYNC_EVENT << 8 | UVERBS_METHOD_ASYNC_EVENT_ALLOC:
-		find(hdr, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data_s64 = eventfd(0, EFD_CLOEXEC);
+		find(hdr, UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE)->data_s64 = event_channel();
 		return 0;
 	case UVERBS_OBJECT_CQ << 8 | UVERBS_METHOD_CQ_DESTROY:
 		return destroyed(hdr, UVERBS_ATTR_DESTROY_CQ_RESP);

@@ -4,6 +4,7 @@
 pub mod context;
 pub mod convention;
 pub mod device;
+pub mod dontfork;
 pub mod extension;
 pub mod gid;
 pub mod l2;

@@ -23,6 +23,7 @@ pub(super) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> 
             // SAFETY: the application gives a place for the number, or NULL.
             unsafe { *num_devices = 0 };
         }
+        super::fork::read_environment();
         let devices = device::list(core::providers());
         // SAFETY: calloc has no preconditions.
         let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };

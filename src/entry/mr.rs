@@ -1,7 +1,8 @@
 //! Memory regions: registering, changing, deregistering; buffers that the library allocates.
 use crate::abi::*;
 use crate::core::convention::{code, given, minus_one, nothing, pointer, refuse};
-use crate::provider::context;
+use crate::core::dontfork;
+use crate::provider::{Events, context};
 use crate::sys::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -84,8 +85,13 @@ pub(super) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
         unsafe {
             let mut a = *attr;
             a.access = check_access("ibv_reg_mr_ex", a.access as u32)? as c_int;
-            let mr = context::ops((*pd).context).reg_mr_ex.ok_or(Errno::EOPNOTSUPP)?(pd, &mut a);
+            let op = context::ops((*pd).context).reg_mr_ex.ok_or(Errno::EOPNOTSUPP)?;
             let by_fd = a.comp_mask & IBV_REG_MR_MASK_FD != 0;
+            let mr = if by_fd {
+                op(pd, &mut a)
+            } else {
+                pinned((*pd).context, a.addr, a.length, a.access as u32, || op(pd, &mut a))?
+            };
             Ok(complete(mr, pd, if by_fd { a.fd_offset as *mut c_void } else { a.addr }, a.length))
         }
     })
@@ -131,9 +137,21 @@ pub(super) unsafe extern "C" fn ibv_rereg_mr(
         // SAFETY: a live MR and, where one is given, a live PD.
         unsafe {
             let op = context::ops((*mr).context).rereg_mr.ok_or(Errno::EOPNOTSUPP)?;
+            let old = pinned_memory(mr).filter(|_| has(IBV_REREG_MR_CHANGE_TRANSLATION));
+            if old.is_some()
+                && let Err(e) = dontfork::pin(addr.expose_provenance(), length)
+            {
+                outcome = IBV_REREG_MR_ERR_DONT_FORK_NEW;
+                return Err(e);
+            }
             // A provider says how far it came, or else gives an errno.
             let failed = op(mr.cast(), flags, pd, addr, length, access as c_int);
             if failed != 0 {
+                let why = Errno::last();
+                if old.is_some() {
+                    _ = dontfork::unpin(addr.expose_provenance(), length);
+                }
+                why.store();
                 let known = (IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW..=IBV_REREG_MR_ERR_INPUT).contains(&failed);
                 outcome = if known { failed } else { IBV_REREG_MR_ERR_CMD };
                 return Err(Errno::last());
@@ -149,6 +167,12 @@ pub(super) unsafe extern "C" fn ibv_rereg_mr(
             if has(IBV_REREG_MR_CHANGE_ACCESS) {
                 (*mr.cast::<verbs_mr>()).access = access as c_int;
             }
+            if let Some((start, length)) = old
+                && let Err(e) = dontfork::unpin(start, length)
+            {
+                outcome = IBV_REREG_MR_ERR_DO_FORK_OLD;
+                return Err(e);
+            }
         }
         Ok(0)
     });
@@ -160,7 +184,15 @@ pub(super) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     code(|| {
         given(mr, "ibv_dereg_mr", "mr")?;
         // SAFETY: a live MR, the head of a verbs_mr.
-        unsafe { Ok(context::ops((*mr).context).dereg_mr.ok_or(Errno::EOPNOTSUPP)?(mr.cast())) }
+        unsafe {
+            let memory = pinned_memory(mr);
+            let rc = context::ops((*mr).context).dereg_mr.ok_or(Errno::EOPNOTSUPP)?(mr.cast());
+            if let Some((start, length)) = memory.filter(|_| rc == 0) {
+                // The application may have unmapped it.
+                _ = dontfork::unpin(start, length);
+            }
+            Ok(rc)
+        }
     })
 }
 
@@ -273,7 +305,59 @@ unsafe fn register(
     unsafe {
         let op = context::ops((*pd).context).reg_mr.ok_or(Errno::EOPNOTSUPP)?;
         let access = access | optional_access(pd, asked);
-        Ok(complete(op(pd, addr, length, iova, access as c_int), pd, addr, length))
+        let mr = pinned((*pd).context, addr, length, access, || op(pd, addr, length, iova, access as c_int))?;
+        Ok(complete(mr, pd, addr, length))
+    }
+}
+
+/// Registers by `make`; where the kernel pins the memory, children may not get it.
+///
+/// # Safety
+/// `ctx` must be live.
+unsafe fn pinned(
+    ctx: *mut ibv_context,
+    addr: *mut c_void,
+    length: usize,
+    access: u32,
+    make: impl FnOnce() -> *mut ibv_mr,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: the caller vouches for the context.
+    if !unsafe { pins(ctx, access) } {
+        return Ok(make());
+    }
+    let start = addr.expose_provenance();
+    dontfork::pin(start, length)?;
+    let mr = make();
+    if mr.is_null() {
+        let why = Errno::last();
+        // What it had been told was undone.
+        _ = dontfork::unpin(start, length);
+        why.store();
+    }
+    Ok(mr)
+}
+
+/// Whether registering with this access pins the memory.
+///
+/// # Safety
+/// `ctx` must be live.
+unsafe fn pins(ctx: *mut ibv_context, access: u32) -> bool {
+    // SAFETY: the caller vouches for the context.
+    let library = unsafe { (*context::private(ctx)).library };
+    access & IBV_ACCESS_ON_DEMAND == 0 && library.is_some_and(|library| library.events == Events::Read)
+}
+
+/// The memory of a region, where it is pinned.
+///
+/// # Safety
+/// `mr` must be a live region, the head of a `verbs_mr`.
+unsafe fn pinned_memory(mr: *mut ibv_mr) -> Option<(usize, usize)> {
+    // SAFETY: the caller vouches for the region.
+    unsafe {
+        let whole = mr.cast::<verbs_mr>();
+        let (context, access) = ((*mr).context, (*whole).access as u32);
+        let of_memory = (*whole).mr_type == IBV_MR_TYPE_MR && !(*mr).addr.is_null();
+        (of_memory && pins(context, access)).then(|| ((*mr).addr.expose_provenance(), (*mr).length))
     }
 }
 

@@ -64,6 +64,7 @@ pub fn list() -> Vec<Found> {
                 seen.device.driver,
                 discover::modalias(&seen.device)
             ));
+            log::warn(format_args!("no userspace device-specific driver found for {}", seen.device.name));
         }
     }
     let served = table.order.iter().map(|&token| &table.seen[token]);

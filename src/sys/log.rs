@@ -1,6 +1,6 @@
 //! The library's only words: one-line reasons for refusals (`explain`) and the log of `VERBS_LOG_LEVEL` and `VERBS_LOG_FILE`.
 //!
-//! Silent unless asked: `ANYVERBS_EXPLAIN=1` sends reasons to stderr; a log file that opens receives everything up to
+//! Silent unless asked: `ANYVERBS_EXPLAIN=1` sends reasons to stderr, `IBV_SHOW_WARNINGS` rdma-core's warnings; a log file that opens receives everything up to
 //! its level. The environment is read once, at the first line. `errno` is left as it was.
 use crate::sys::{errno::Errno, fd, uncancelled};
 use std::ffi::{CString, OsString};
@@ -46,6 +46,14 @@ pub fn explain(reason: fmt::Arguments<'_>) {
     }
     if sinks.logs(Level::Error) {
         write_line(sinks.file, reason);
+    }
+}
+
+/// Writes one of rdma-core's warnings to stderr, as it words them, where `IBV_SHOW_WARNINGS` asks for them.
+#[cold]
+pub fn warn(warning: fmt::Arguments<'_>) {
+    if std::env::var_os("IBV_SHOW_WARNINGS").is_some() {
+        write_as("libibverbs: Warning", libc::STDERR_FILENO, warning);
     }
 }
 
@@ -135,9 +143,13 @@ fn open_log(name: OsString) -> i32 {
 
 /// One write call a line, so that lines of several threads and processes do not mix; too long a line is cut.
 fn write_line(fd: i32, line: fmt::Arguments<'_>) {
+    write_as("anyverbs", fd, line);
+}
+
+fn write_as(who: &str, fd: i32, line: fmt::Arguments<'_>) {
     let saved = Errno::last();
     let mut buffer = LineBuffer { bytes: [0; 640], len: 0 };
-    let _ = write!(buffer, "anyverbs: {line}");
+    let _ = write!(buffer, "{who}: {line}");
     let len = buffer.len;
     buffer.bytes[len] = b'\n';
     // SAFETY: `len + 1` bytes of the buffer are initialised; LineBuffer keeps one byte free for the newline.

@@ -1,5 +1,6 @@
-/* Opens the first device and, asked for "objects", makes a PD, an MR, a CQ and a QP, posts, and destroys all. Says what each call gave,
- * without what differs from run to run. Knows the public interface only. */
+/* Opens the first device and, asked for "rc" or "ud", makes a PD, an MR, a CQ and a QP, posts, and destroys all; "gone" behind that has the
+ * device taken away before. Says what each call gave, without what differs from run to run. Knows the public interface only. */
+#include <dlfcn.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -43,7 +44,29 @@ static void move(struct ibv_qp *qp, int state, int mask)
 	printf("to state %d: %s, is %d\n", state, code(rc), qp->state);
 }
 
-static void objects(struct ibv_context *context, enum ibv_qp_type type)
+/* The device goes: what its context is told, and what calls give then. */
+static void unplug(struct ibv_context *context, struct ibv_pd *pd, struct ibv_qp *qp)
+{
+	void (*scripted_unplug)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "scripted_unplug");
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	struct ibv_async_event event;
+	struct ibv_port_attr port;
+	static char more[64];
+
+	if (!scripted_unplug)
+		exit(1);
+	scripted_unplug();
+	printf("event: %s", code(ibv_get_async_event(context, &event)));
+	printf(" %s\n", ibv_event_type_str(event.event_type));
+	ibv_ack_async_event(&event);
+	printf("port: %s", code(ibv_query_port(context, 1, &port)));
+	printf(", pd %s", pointer(ibv_alloc_pd(context)));
+	printf(", mr %s", pointer(ibv_reg_mr(pd, more, sizeof(more), 0)));
+	printf(", cq %s", pointer(ibv_create_cq(context, 16, NULL, NULL, 0)));
+	printf(", to state 6: %s\n", code(ibv_modify_qp(qp, &attr, IBV_QP_STATE)));
+}
+
+static void objects(struct ibv_context *context, enum ibv_qp_type type, int gone)
 {
 	static char buffer[8192];
 	struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -92,6 +115,8 @@ static void objects(struct ibv_context *context, enum ibv_qp_type type)
 	if (type == IBV_QPT_RC)
 		printf("send posted: %s\n", code(ibv_post_send(qp, &send, &bad_send)));
 	printf("polled: %d\n", ibv_poll_cq(cq, 1, &wc));
+	if (gone)
+		unplug(context, pd, qp);
 	printf("destroyed: qp %s", code(ibv_destroy_qp(qp)));
 	printf(", cq %s", code(ibv_destroy_cq(cq)));
 	printf(", mr %s", code(ibv_dereg_mr(mr)));
@@ -122,7 +147,7 @@ int main(int argc, char **argv)
 	printf("port: %s", code(ibv_query_port(context, 1, &port)));
 	printf(" state %d mtu %d layer %d\n", port.state, port.active_mtu, port.link_layer);
 	if (argc > 1)
-		objects(context, !strcmp(argv[1], "ud") ? IBV_QPT_UD : IBV_QPT_RC);
+		objects(context, !strcmp(argv[1], "ud") ? IBV_QPT_UD : IBV_QPT_RC, argc > 2);
 	printf("closed: %s\n", code(ibv_close_device(context)));
 	ibv_free_device_list(list);
 	return 0;

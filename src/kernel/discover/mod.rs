@@ -84,6 +84,11 @@ pub fn devices(places: &Places) -> Result<Vec<Uverbs>, Errno> {
     Ok(found)
 }
 
+/// Whether there are devices whose kernel lets a fork's copies take pinned pages from them.
+pub fn pins_across_fork(places: &Places) -> bool {
+    folder::has_entries(&places.sysfs.join("class/infiniband")) && !netlink::copies_on_fork()
+}
+
 /// The device's modalias; empty where it hangs on no bus.
 pub fn modalias(device: &Uverbs) -> String {
     folder::text(&device.path.join("device/modalias")).unwrap_or_default()

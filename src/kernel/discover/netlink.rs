@@ -7,6 +7,7 @@ use crate::sys::netlink::{Attributes, Request};
 const NETLINK_RDMA: i32 = 20;
 const NLDEV: u16 = 5 << 10;
 const CMD_GET: u16 = 1;
+const CMD_SYS_GET: u16 = 6;
 const CMD_GET_CHARDEV: u16 = 15;
 
 const DEV_INDEX: u16 = 1;
@@ -19,6 +20,7 @@ const CHARDEV_NAME: u16 = 70;
 const CHARDEV_ABI: u16 = 71;
 const CHARDEV: u16 = 72;
 const UVERBS_DRIVER_ID: u16 = 73;
+const COPY_ON_FORK: u16 = 93;
 
 /// All devices of this network namespace.
 ///
@@ -37,6 +39,19 @@ pub fn devices(places: &Places) -> Result<Vec<Uverbs>, Errno> {
     }
     found.retain_mut(|device| chardev(device).is_ok() || by_sysfs(device, places).is_some());
     Ok(found)
+}
+
+/// Whether pinned pages are copied at a fork; kernels that do not tell do not.
+pub fn copies_on_fork() -> bool {
+    let mut told = false;
+    let asked = Request::new(NETLINK_RDMA, NLDEV + CMD_SYS_GET, libc::NLM_F_ACK as u16).ask(|body| {
+        told |= says_copy_on_fork(body);
+    });
+    asked.is_ok() && told
+}
+
+fn says_copy_on_fork(body: &[u8]) -> bool {
+    Attributes(body).any(|(kind, value)| kind == COPY_ON_FORK && number(value) == Some(1))
 }
 
 /// A device from one message of the dump.
@@ -177,6 +192,13 @@ mod tests {
                 all.iter().enumerate().filter(|(i, _)| *i != missing).map(|(_, a)| *a).collect();
             assert!(device(&attributes(&some), &places()).is_none(), "{missing}");
         }
+    }
+
+    #[test]
+    fn a_kernel_that_copies_at_a_fork_says_so() {
+        assert!(says_copy_on_fork(&attributes(&[(66, &[1]), (COPY_ON_FORK, &[1])])));
+        assert!(!says_copy_on_fork(&attributes(&[(COPY_ON_FORK, &[0])])));
+        assert!(!says_copy_on_fork(&attributes(&[(66, &[1])])));
     }
 
     #[test]

@@ -77,11 +77,13 @@ unsafe fn takes(driver: Driver, dev: *mut verbs_sysfs_dev) -> bool {
         let abi = (*dev).abi_ver;
         let range = ops.match_min_abi_version..=ops.match_max_abi_version;
         if !range.contains(&abi) {
-            refuse(format!(
-                "provider {name} takes kernel ABI {} to {}, and {device} has {abi}",
-                range.start(),
-                range.end()
-            ));
+            let (from, to) = (range.start(), range.end());
+            if refuse(format!("provider {name} takes kernel ABI {from} to {to}, and {device} has {abi}")) {
+                log::warn(format_args!(
+                    "Driver {name} does not support the kernel ABI of {abi} (supports {from} to {to}) for device {}",
+                    text((*dev).ibdev_path.as_ptr())
+                ));
+            }
             return false;
         }
         if release::layout(&driver).is_none() {
@@ -95,12 +97,15 @@ unsafe fn takes(driver: Driver, dev: *mut verbs_sysfs_dev) -> bool {
     }
 }
 
-/// Says why a provider does not get a device: once, though a device that nobody serves is offered again and again.
-fn refuse(why: String) {
+/// Says why a provider does not get a device: once, though a device that nobody serves is offered again and again. True
+/// where it was not yet said.
+fn refuse(why: String) -> bool {
     static TOLD: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
-    if TOLD.lock().insert(why.clone()) {
+    let new = TOLD.lock().insert(why.clone());
+    if new {
         log::explain(format_args!("ibv_get_device_list: {why}"));
     }
+    new
 }
 
 /// The entry of a provider's table that fits: by driver id, else by name, else by modalias.

@@ -98,11 +98,29 @@ fn hardware(ctx: &mut Ctx<'_>) {
             }
         }
     }
+    for device in DEVICES.iter().filter(|device| device.objects.is_some()) {
+        for forgiven in [false, true] {
+            let name = if forgiven { "and RDMAV_ALLOW_DISASSOC_DESTROY" } else { "with all its objects" };
+            let check = unplugged(ctx, &work, device, forgiven);
+            ctx.check(format!("{} taken away, {name}", device.provider), check);
+        }
+    }
     let strange = Device { abi: 99, ..device("mlx5", "mlx5_0", 1, 99, CA, Some((0x15b3, 0x1017))) };
     ctx.check(
         "a kernel ABI that the provider does not take is refused in one line",
         refused(ctx, &work, &strange),
     );
+    let unknown = device("none", "none_0", 0, 1, CA, Some((0x15b3, 0xffff)));
+    for (what, device) in [("of another kernel ABI", &strange), ("that nobody knows", &unknown)] {
+        let check = warned(ctx, &work, device);
+        ctx.check(format!("IBV_SHOW_WARNINGS, of a device {what}"), check);
+    }
+    for (how, variable) in
+        [("init", None), ("late", None), ("asked", Some("RDMAV_FORK_SAFE")), ("asked", Some("IBV_FORK_SAFE"))]
+    {
+        let check = forked(ctx, &work, &DEVICES[0], how, variable);
+        ctx.check(format!("fork protection, {how} {}", variable.unwrap_or("")), check);
+    }
 }
 
 /// A folder with the double, the program and a sysfs of one device; removed when dropped.
@@ -118,8 +136,8 @@ impl Work {
     fn double(&self) -> PathBuf {
         self.0.join("kernel.so")
     }
-    fn program(&self) -> PathBuf {
-        self.0.join("objects")
+    fn program(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
     fn log(&self) -> PathBuf {
         self.0.join("log")
@@ -133,9 +151,13 @@ impl Work {
         let mut cc = compiler();
         cc.args(["-fPIC", "-shared", "-o"]).arg(self.double()).args(parts).arg("-ldl");
         run::run(cc, LIMIT * 3)?.success()?;
-        let mut cc = compiler();
-        cc.arg("-o").arg(self.program()).arg(folder.join("program/objects.c")).arg("-libverbs");
-        run::run(cc, LIMIT * 3)?.success().map(drop)
+        for program in ["objects", "forks"] {
+            let mut cc = compiler();
+            let source = folder.join("program").join(program).with_extension("c");
+            cc.arg("-o").arg(self.program(program)).arg(source).arg("-libverbs");
+            run::run(cc, LIMIT * 3)?.success()?;
+        }
+        Ok(())
     }
 
     /// Shows a device in the folder that stands for sysfs.
@@ -165,13 +187,29 @@ impl Work {
         Ok(())
     }
 
-    /// Runs the program with one library; its output, and the commands that the kernel saw.
+    /// Runs `objects` with one library; its output, and the commands that the kernel saw.
     fn run(
         &self,
         device: &Device,
         netlink: bool,
         lib: Option<&Path>,
     ) -> Result<(run::Outcome, String), String> {
+        let mut cmd = self.command(device, "objects", device.objects.as_slice(), lib)?;
+        if !netlink {
+            cmd.env("SCRIPTED_NO_NETLINK", "1");
+        }
+        let outcome = run::run(cmd, LIMIT)?;
+        Ok((outcome, fs::read_to_string(self.log()).unwrap_or_default()))
+    }
+
+    /// One of the programs with one library, and the device that it finds.
+    fn command(
+        &self,
+        device: &Device,
+        program: &str,
+        args: &[&str],
+        lib: Option<&Path>,
+    ) -> Result<Command, String> {
         self.show(device).map_err(|e| format!("sysfs: {e}"))?;
         let _ = fs::remove_file(self.log());
         let (vendor, part) = device.pci.unwrap_or_default();
@@ -179,7 +217,7 @@ impl Work {
             "{} {} {} {} {vendor:x} {part:x}",
             device.name, device.driver, device.abi, device.node_type
         );
-        let mut cmd = run::command(self.program().to_str().expect("a plain path"), device.objects);
+        let mut cmd = run::command(self.program(program).to_str().expect("a plain path"), args);
         for inherited in [
             "LD_LIBRARY_PATH",
             "LD_PRELOAD",
@@ -187,6 +225,9 @@ impl Work {
             "ANYVERBS_PROVIDER",
             "RDMAV_DRIVERS",
             "IBV_DRIVERS",
+            "RDMAV_FORK_SAFE",
+            "IBV_FORK_SAFE",
+            "IBV_SHOW_WARNINGS",
         ] {
             cmd.env_remove(inherited);
         }
@@ -195,14 +236,10 @@ impl Work {
             .env("SCRIPTED_DEVICE", shown)
             .env("SCRIPTED_LOG", self.log())
             .env("ANYVERBS_EXPLAIN", "1");
-        if !netlink {
-            cmd.env("SCRIPTED_NO_NETLINK", "1");
-        }
         if let Some(lib) = lib {
             cmd.env("LD_LIBRARY_PATH", lib).env("ANYVERBS_PROVIDER", "plugin");
         }
-        let outcome = run::run(cmd, LIMIT)?;
-        Ok((outcome, fs::read_to_string(self.log()).unwrap_or_default()))
+        Ok(cmd)
     }
 }
 
@@ -225,6 +262,67 @@ fn compared(ctx: &Ctx<'_>, work: &Work, device: &Device, netlink: bool) -> Resul
         return Err(format!("rdma-core sends\n{their_commands}\nwe send\n{our_commands}"));
     }
     Ok(())
+}
+
+/// IBV_EVENT_DEVICE_FATAL, then EIO from every call; objects can be destroyed where somebody said that this will do.
+fn unplugged(ctx: &Ctx<'_>, work: &Work, device: &Device, forgiven: bool) -> Result<(), String> {
+    let lib = here(ctx).lib();
+    let kind = device.objects.unwrap_or("rc");
+    let said = |lib: Option<&Path>| -> Result<(String, String), String> {
+        let mut cmd = work.command(device, "objects", &[kind, "gone"], lib)?;
+        if forgiven {
+            cmd.env("RDMAV_ALLOW_DISASSOC_DESTROY", "1");
+        }
+        let _ = fs::remove_file(work.log());
+        let out = run::run(cmd, LIMIT)?.success()?.out;
+        Ok((out, fs::read_to_string(work.log()).unwrap_or_default()))
+    };
+    let (theirs, ours) = (said(None)?, said(Some(&lib))?);
+    let destroyed = ours.0.contains("destroyed: qp 0, cq 0, mr 0, pd 0") == forgiven;
+    let told =
+        ours.0.contains("event: 0 local catastrophic error") && ours.0.contains("port: EIO, pd EIO, mr EIO");
+    if theirs == ours && destroyed && told {
+        Ok(())
+    } else {
+        Err(format!("rdma-core says\n{}{}\nwe say\n{}{}", theirs.0, theirs.1, ours.0, ours.1))
+    }
+}
+
+/// What rdma-core warns of, unasked or not, is warned of where somebody asks.
+fn warned(ctx: &Ctx<'_>, work: &Work, device: &Device) -> Result<(), String> {
+    let lib = here(ctx).lib();
+    let warnings = |lib: Option<&Path>| -> Result<Vec<String>, String> {
+        let mut cmd = work.command(device, "objects", &[], lib)?;
+        cmd.env("IBV_SHOW_WARNINGS", "").env_remove("ANYVERBS_EXPLAIN");
+        let mut lines: Vec<String> = run::run(cmd, LIMIT)?.err.lines().map(String::from).collect();
+        // rdma-core tells each time that it looks.
+        lines.sort();
+        lines.dedup();
+        Ok(lines)
+    };
+    let (theirs, ours) = (warnings(None)?, warnings(Some(&lib))?);
+    let all = !theirs.is_empty() && theirs == ours;
+    if all { Ok(()) } else { Err(format!("rdma-core says {theirs:?}, we say {ours:?}")) }
+}
+
+/// Which pages of registered memory children do not get, on a kernel that does not copy pinned ones: as with rdma-core.
+fn forked(
+    ctx: &Ctx<'_>,
+    work: &Work,
+    device: &Device,
+    how: &str,
+    variable: Option<&str>,
+) -> Result<(), String> {
+    let lib = here(ctx).lib();
+    let said = |lib: Option<&Path>| -> Result<String, String> {
+        let mut cmd = work.command(device, "forks", &[how], lib)?;
+        if let Some(variable) = variable {
+            cmd.env(variable, "1");
+        }
+        Ok(run::run(cmd, LIMIT)?.success()?.out)
+    };
+    let (theirs, ours) = (said(None)?, said(Some(&lib))?);
+    if theirs == ours { Ok(()) } else { Err(format!("rdma-core says\n{theirs}\nwe say\n{ours}")) }
 }
 
 /// The device is not listed, and one line says why.
