@@ -1,20 +1,17 @@
 #!/usr/bin/env bash
 # Runs in the guest: guest-kernel.sh FOLDER. The kernel's rxe0 with our library, in FOLDER/lib, beside Debian's own library.
-# One line `ok NAME` or `not ok NAME: WHY` a check.
+# Its lines are those of guest-checks.sh.
 set -uo pipefail
 
 lib=$1/lib
 bin=$1/bin
 out=/run/kernel-out
-gid=1
-port=19100
+# shellcheck source=xtask/guest-checks.sh
+. "$(dirname "$0")/guest-checks.sh"
 cd /tmp || exit 1
 
 ours() { env LD_LIBRARY_PATH="$lib" "$@"; }
 debian() { "$@"; }
-
-# check NAME STATUS WHY
-check() { if [ "$2" -eq 0 ]; then echo "ok $1"; else echo "not ok $1: $(printf %s "$3" | tr '\n' ' ' | tail -c 600)"; fi; }
 
 # same NAME COMMAND...: prints the same with both libraries, and ends alike.
 same() {
@@ -26,27 +23,6 @@ same() {
   b=$?
   [ $a -eq $b ] && cmp -s $out.debian $out.ours
   check "$name" $? "exit $a and $b: $(diff $out.debian $out.ours | head -n 5)"
-}
-
-# pair NAME SERVER CLIENT PROGRAM ARGS...: both must end well, and say nothing of invalid data.
-pair() {
-  local name=$1 server_side=$2 client_side=$3 server a b
-  shift 3
-  port=$((port + 1))
-  local command=("$@" -d rxe0 -g $gid -p $port)
-  $server_side timeout 60 "${command[@]}" >$out.server 2>&1 &
-  server=$!
-  for _ in $(seq 200); do
-    ss -Htln "sport = :$port" | grep -q . && break
-    sleep 0.05
-  done
-  $client_side timeout 50 "${command[@]}" 127.0.0.1 >$out.client 2>&1
-  a=$?
-  [ $a -eq 0 ] || { sleep 1; kill $server 2>/dev/null; }
-  wait $server
-  b=$?
-  [ $a -eq 0 ] && [ $b -eq 0 ] && ! grep -q 'invalid data' $out.server $out.client
-  check "$name" $? "client $a, server $b: $(tail -n 3 $out.client $out.server)"
 }
 
 same "ibv_devices" ibv_devices

@@ -1,10 +1,12 @@
 //! `cargo xtask guest CMD...`: a throw-away guest that has a kernel RDMA device (xtask/guest.sh). `KERNEL` names its kernel:
-//! a release that Debian has (6.12) or a package; Debian's default without it.
+//! a release that Debian has (6.12) or a package; Debian's default without it. `--distro sid` runs CMD by chroot in a Debian sid
+//! root, with our library in /opt/anyverbs/lib.
 use std::process::Command;
 
 use crate::{
     apt, run,
-    stage::{root, target},
+    stage::{self, root, target},
+    trials::sid,
 };
 
 /// The command that runs `words` in the guest, at most `seconds` long, with its boot files cached in the target folder.
@@ -27,7 +29,17 @@ pub fn command_on(kernel: &str, words: &[String], seconds: u32) -> Result<Comman
 
 /// Runs `words` in the guest with our own output.
 pub fn guest(words: &[String]) -> Result<(), String> {
-    run::inherit(command_on(&std::env::var("KERNEL").unwrap_or_default(), words, 3600)?)
+    let kernel = std::env::var("KERNEL").unwrap_or_default();
+    let [flag, distro, rest @ ..] = words else { return run::inherit(command_on(&kernel, words, 3600)?) };
+    if flag != "--distro" {
+        return run::inherit(command_on(&kernel, words, 3600)?);
+    }
+    if distro != "sid" || rest.is_empty() {
+        return Err("--distro sid COMMAND...".into());
+    }
+    let root = sid::root_with(&stage::stage()?)?.display().to_string();
+    let inside = ["sh", "-c", sid::ENTER, &root].map(String::from);
+    run::inherit(command_on(&kernel, &[&inside, rest].concat(), 3600)?)
 }
 
 /// `6.12` is the package `linux-image-6.12-amd64`.
