@@ -243,6 +243,10 @@ int receive_at(struct end *e, unsigned number, uint32_t offset, uint32_t length)
 unsigned own_seed(const struct end *e, int role);
 struct ibv_sge place(const struct end *e, uint32_t offset, uint32_t length);
 
+/* main.c */
+/* Does the device's list have this in place of what is promised? Then it is not waited for long. */
+int is_listed(const struct end *e, enum aspect a, const char *is);
+
 /* collect.c */
 const char *status_word(enum ibv_wc_status status);
 /* Appends completions to an aspect until it has `count` of them, waiting e->wait_ms at most. */

@@ -77,8 +77,16 @@ static void read_deviations(const char *path)
     fclose(f);
 }
 
+static const char *const end_names[] = {"active", "passive"};
+
+/* What an aspect says, as deviations name it. */
+static void word_for(char *word, size_t size, int end, enum aspect a, const char *is)
+{
+    snprintf(word, size, "%s.%s=%s", end_names[end], aspect_names[a], *is ? is : "none");
+}
+
 /* Is this word, END.ASPECT=TOLD, a known deviation of the case? */
-static const struct deviation *known(const struct kase *k, const char *word)
+static struct deviation *known(const struct kase *k, const char *word)
 {
     for (size_t i = 0; i < deviation_count; i++) {
         char told[sizeof(deviations[i].told)], *rest = told, *pattern;
@@ -87,12 +95,18 @@ static const struct deviation *known(const struct kase *k, const char *word)
             continue;
         snprintf(told, sizeof(told), "%s", deviations[i].told);
         while ((pattern = strsep(&rest, " ")) != NULL)
-            if (*pattern && !fnmatch(pattern, word, 0)) {
-                deviations[i].used++;
+            if (*pattern && !fnmatch(pattern, word, 0))
                 return &deviations[i];
-            }
     }
     return NULL;
+}
+
+int is_listed(const struct end *e, enum aspect a, const char *is)
+{
+    char word[ASPECT_SIZE + 64];
+
+    word_for(word, sizeof(word), e->role == PASSIVE, a, is);
+    return known(e->kase, word) != NULL;
 }
 
 /* How many aspects differ from this answer. */
@@ -110,7 +124,6 @@ enum verdict { PASSED, FAILED, DEVIATING, SKIPPED, VERDICTS };
 
 static enum verdict judge(const struct kase *k, const struct expected *x, const struct report got[ENDS])
 {
-    static const char *const end_names[] = {"active", "passive"};
     const struct report *best = x->answer[0];
     char line[2048] = "", why[1024] = "";
     enum verdict verdict = PASSED;
@@ -121,13 +134,15 @@ static enum verdict judge(const struct kase *k, const struct expected *x, const 
     for (int end = 0; end < ENDS; end++)
         for (int a = 0; a < ASPECTS; a++) {
             const char *is = got[end].text[a];
-            const struct deviation *d;
+            struct deviation *d;
             char word[ASPECT_SIZE + 32];
 
             if (is_one_of(best[end].text[a], is))
                 continue;
-            snprintf(word, sizeof(word), "%s.%s=%s", end_names[end], aspect_names[a], *is ? is : "none");
+            word_for(word, sizeof(word), end, (enum aspect)a, is);
             d = known(k, word);
+            if (d)
+                d->used++;
             if (!d)
                 verdict = FAILED;
             else if (verdict == PASSED)

@@ -1,10 +1,10 @@
 //! Our conformance suite on rxe, in parts that run beside each other, since most of its time is waiting for what rxe does not
 //! do. What a device, a kernel or a provider does otherwise stands in tests/conformance/deviations.
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, process::Command, time::Duration};
 
 use super::{
     inside::{Column, DEVICE, Guest},
-    tell::{counted, told},
+    tell::{self, counted, told},
 };
 use crate::{
     run::{self, Child},
@@ -12,46 +12,70 @@ use crate::{
 };
 
 const SUITE: &str = "conformance";
+/// More than processors: most of them sleep.
 const PARTS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(800);
 
 pub fn conformance(guest: &Guest) {
-    // The usual run has no time for what does not concern us.
-    let columns: &[Column] = if guest.whole { &Column::ALL } else { &[Column::Native] };
-    for &column in columns {
-        let files: &[&str] = if column == Column::Native { &["rxe"] } else { &["rxe", "librxe"] };
-        let parts: Result<Vec<Child>, String> = (0..PARTS).map(|i| start(guest, column, i, files)).collect();
-        match parts {
+    for column in Column::ALL {
+        let parts: Result<Vec<Child>, String> = (0..PARTS).map(|i| start(guest, column, i)).collect();
+        let failing = match parts {
             Ok(parts) => read(column, parts),
-            Err(why) => told(SUITE, column, "starting", Err(why)),
+            Err(why) => {
+                told(SUITE, column, "starting", Err(why));
+                continue;
+            }
+        };
+        for (case, why) in failing {
+            let mut first = Some(why);
+            tell::tried(SUITE, column, &case, || {
+                first.take().map_or_else(|| alone(guest, column, &case), Err)
+            });
         }
     }
 }
 
-fn start(guest: &Guest, column: Column, i: usize, files: &[&str]) -> Result<Child, String> {
-    let part = format!("{i}/{PARTS}");
+fn start(guest: &Guest, column: Column, i: usize) -> Result<Child, String> {
+    run::spawn(command(guest, column, &["--part", &format!("{i}/{PARTS}")]))
+}
+
+/// One case, as the parts run it.
+fn alone(guest: &Guest, column: Column, case: &str) -> Result<(), String> {
+    let outcome = run::run(command(guest, column, &["--case", case]), LIMIT)?;
+    match (failures(&outcome.out).next(), numbers(outcome.out.lines().last().unwrap_or(""))) {
+        (Some((_, why)), _) => Err(why),
+        (None, Some(_)) => Ok(()),
+        (None, None) => Err(outcome.to_string()),
+    }
+}
+
+fn command(guest: &Guest, column: Column, args: &[&str]) -> Command {
     let mut words: Vec<String> =
-        ["--device", DEVICE, "--gid", &guest.gid, "--wait", "1500", "--quiet", "--part", &part]
-            .map(String::from)
-            .to_vec();
+        ["--device", DEVICE, "--gid", &guest.gid, "--wait", "1500", "--quiet"].map(String::from).to_vec();
+    let files: &[&str] = if column == Column::Native { &["rxe"] } else { &["rxe", "librxe"] };
     for file in files {
         let file = root().join(format!("tests/conformance/deviations/{file}.tsv"));
         words.extend(["--deviations".to_string(), file.display().to_string()]);
     }
-    run::spawn(guest.command(column, "/conformance", words))
+    words.extend(args.iter().map(|arg| arg.to_string()));
+    guest.command(column, "/conformance", words)
 }
 
-/// Tells what failed, counts the rest, and tells which deviations no part has seen.
-fn read(column: Column, parts: Vec<Child>) {
+/// Cases that failed, and why.
+fn failures(out: &str) -> impl Iterator<Item = (String, String)> {
+    out.lines().filter_map(|line| line.strip_prefix("FAIL ")).map(|what| {
+        let (case, why) = what.split_once(": ").unwrap_or((what, ""));
+        (case.to_string(), why.to_string())
+    })
+}
+
+/// Counts what came out, and tells which deviations no part has seen; what failed.
+fn read(column: Column, parts: Vec<Child>) -> Vec<(String, String)> {
     let mut unused: Option<BTreeSet<String>> = None;
+    let mut failing = Vec::new();
     for (i, part) in parts.into_iter().enumerate() {
         let outcome = part.finish(LIMIT);
-        for line in outcome.out.lines() {
-            if let Some(what) = line.strip_prefix("FAIL ") {
-                let (case, why) = what.split_once(": ").unwrap_or((what, ""));
-                told(SUITE, column, case, Err(why.to_string()));
-            }
-        }
+        failing.extend(failures(&outcome.out));
         let here = outcome.out.lines().filter_map(|l| l.strip_prefix("unused ")).map(String::from).collect();
         unused = Some(match unused {
             None => here,
@@ -69,6 +93,7 @@ fn read(column: Column, parts: Vec<Child>) {
     for line in unused.into_iter().flatten() {
         told(SUITE, column, "a listed deviation that is not there any more", Err(line));
     }
+    failing
 }
 
 /// `N passed, N failed, N deviating, N skipped`, without the failed.
