@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs in the guest: guest-bench.sh LIB REPETITIONS. perftest between urxe0 in two namespaces, with our library in LIB, and
 # between two devices of the kernel's rxe with Debian's, in turns; both ways are a veth of MTU 9000. Prints `NAME VALUE`
-# lines; NAME begins with `urxe_` or `rxe_` and ends in `_ns` (one way) or `_gbs`.
+# lines; NAME begins with `urxe_` or `rxe_` and ends in `_ns` (one way) or `_gbs`. `udp_send64_ns` is a datagram of the same size between
+# two sockets that do nothing else, on the way of urxe0: what no program that sends and receives by sockets goes below.
 # The rxe of this kernel works in the first namespace only: rules send its packets over the veth all the same.
 set -uo pipefail
 
@@ -72,9 +73,20 @@ measure() {
     { echo "no figure for $kind $name:" && tail -n 5 $out.client $out.server; }
 }
 
+udp_echo() {
+  local echo=(timeout -k 5 30 "$lib/../bin/udp") s how="10.9.4.1 $((port += 1)) each 500 80 1"
+  ip netns exec u0 "${echo[@]}" server $how >$out.server 2>&1 &
+  s=$!
+  ip netns exec u1 "${echo[@]}" client $how >$out.client 2>&1
+  kill $s
+  wait $s 2>/dev/null
+  sed -n 's/^ns /udp_send64_ns /p' $out.client | grep . || { echo "no figure for udp:" && tail -n 5 $out.client; }
+}
+
 # Columns: typical of the latencies; average of the bandwidths, in MiB a second.
 for _ in $(seq "$repetitions"); do
   for kind in urxe rxe; do measure $kind send64_ns 5 ib_send_lat -s 64 -n 1000; done
+  udp_echo
   for how in write send read; do
     for kind in urxe rxe; do measure $kind ${how}64k_gbs 4 ib_${how}_bw -s 65536 -m 4096 -D 1; done
     for kind in urxe rxe; do measure $kind ${how}1m_gbs 4 ib_${how}_bw -s 1048576 -m 4096 -D 1; done

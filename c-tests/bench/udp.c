@@ -1,5 +1,6 @@
-/* udp server|client HOST PORT echo|blast MS BYTES PACKETS: what plain UDP takes on the same way: the floor of `wire`.
- * Both ends poll, as programs that poll a CQ do. `echo`: datagrams of BYTES to and fro; prints `ns`, one way. `blast`: one system
+/* udp server|client HOST PORT echo|each|blast MS BYTES PACKETS: what plain UDP takes on the same way: the floor of `wire`.
+ * Both ends poll, as programs that poll a CQ do. `echo`: datagrams of BYTES to and fro; prints `ns`, one way. `each`: the
+ * same, the median of single ones, and not bound to a core, as perftest does it. `blast`: one system
  * call sends PACKETS datagrams of BYTES that the kernel cuts (GSO), the receiver takes them joined (GRO); prints `gbs` and
  * `mps`, gigabytes and million packets a second that arrived. The client's end is the run's; the server is killed. */
 #include "bench.h"
@@ -82,17 +83,20 @@ static void serve_echo(int fd)
 	}
 }
 
-static void echo(int fd, size_t bytes)
+static void exchange(int fd, size_t bytes, const struct sockaddr_storage *to, socklen_t len)
+{
+	size_t size;
+	do {
+		/* The server may not be there yet: that is an error here, or silence. */
+		sendto(fd, buf, bytes, 0, (const void *)to, len);
+	} while (!receive(fd, &size));
+}
+
+static void echo(int fd, size_t bytes, int each)
 {
 	struct sockaddr_storage to = peer;
 	socklen_t len = peer_len;
-	size_t size;
-	double ns = TIMED(64, {
-		do {
-			/* The server may not be there yet: that is an error here, or silence. */
-			sendto(fd, buf, bytes, 0, (void *)&to, len);
-		} while (!receive(fd, &size));
-	});
+	double ns = each ? TIMED(1, exchange(fd, bytes, &to, len)) : TIMED(64, exchange(fd, bytes, &to, len));
 	say("ns", ns / 2);
 }
 
@@ -156,9 +160,11 @@ static void blast(int fd, uint16_t bytes, int packets)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 8);
-	int server = !strcmp(argv[1], "server"), echoes = !strcmp(argv[4], "echo");
+	int server = !strcmp(argv[1], "server"), each = !strcmp(argv[4], "each"), echoes = each || !strcmp(argv[4], "echo");
 	budget_ns = strtoull(argv[5], NULL, 10) * 1000000;
-	pin(server);
+	/* Where a kernel thread brings the packets, it may have to move this one away. */
+	if (!each)
+		pin(server);
 	alarm(60);
 	int fd = udp_open(server, argv[2], argv[3]);
 	if (server && echoes)
@@ -166,7 +172,7 @@ int main(int argc, char **argv)
 	else if (server)
 		serve_blast(fd);
 	else if (echoes)
-		echo(fd, atoi(argv[6]));
+		echo(fd, atoi(argv[6]), each);
 	else
 		blast(fd, atoi(argv[6]), atoi(argv[7]));
 	return 0;

@@ -350,7 +350,7 @@ impl fmt::Debug for Datagram {
 impl Datagram {
     fn received(&self) -> Received<'_> {
         let Datagram { ip, traffic_class, ref bytes } = *self;
-        Received { ip, traffic_class, hop_limit: 64, datagram: bytes }
+        Received { ip, traffic_class, hop_limit: 64, index: 0, datagram: bytes }
     }
 }
 

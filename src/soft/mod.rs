@@ -15,6 +15,7 @@ pub mod mcast;
 pub mod mem;
 pub mod modify;
 pub mod node;
+pub mod numbered;
 pub mod port;
 pub mod qp;
 pub mod srq;

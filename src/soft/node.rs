@@ -1,5 +1,4 @@
 //! What a process has once, however many contexts it opens: QPs by number, memory keys, wires to other processes, timers.
-use std::collections::HashMap;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -14,6 +13,7 @@ use super::link::udp::port::Port;
 use super::link::wires::Wires;
 use super::mcast::Groups;
 use super::mem::{DmPool, MemTable, PdTable};
+use super::numbered::Numbered;
 use super::port::PortEvents;
 use super::qp::Qp;
 use super::srq::Srq;
@@ -61,10 +61,10 @@ pub struct Node {
     pub groups: Groups,
     /// What is counted.
     pub stats: Stats,
-    qps: RwLock<HashMap<u32, Arc<Qp>>>,
+    qps: RwLock<Numbered<Arc<Qp>>>,
     /// Counts removals from `qps`, so that a cached reference is known to be stale.
     pub qp_epoch: AtomicU32,
-    srqs: RwLock<HashMap<u32, Arc<Srq>>>,
+    srqs: RwLock<Numbered<Arc<Srq>>>,
     /// What goes wrong with the messages of its QPs, by the environment.
     pub faults: Spec,
     /// What goes over every path, for Wireshark.

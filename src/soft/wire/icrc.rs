@@ -38,8 +38,13 @@ pub fn seal_with_id(ip: &IpUdp, id: u16, datagram: &mut [u8]) {
 /// Checks the ICRC of a received UDP payload. For IPv4, the id (and DF) that would explain a difference is solved
 /// for: CRC is linear, so the difference, run backwards to the id field, is the difference of the header bytes.
 pub fn check(ip: &IpUdp, datagram: &[u8]) -> Verdict {
+    check_with_id(ip, 0, datagram)
+}
+
+/// The same for a datagram that probably came with this IPv4 id, which is then not solved for: `Exact`.
+pub fn check_with_id(ip: &IpUdp, guess: u16, datagram: &[u8]) -> Verdict {
     let Some(at) = datagram.len().checked_sub(LEN) else { return Verdict::Bad };
-    let Some(crc) = compute(ip, 0, &datagram[..at], datagram.len()) else { return Verdict::Bad };
+    let Some(crc) = compute(ip, guess, &datagram[..at], datagram.len()) else { return Verdict::Bad };
     let difference =
         crc ^ u32::from_le_bytes([datagram[at], datagram[at + 1], datagram[at + 2], datagram[at + 3]]);
     if difference == 0 {
@@ -50,7 +55,7 @@ pub fn check(ip: &IpUdp, datagram: &[u8]) -> Verdict {
     }
     // From the id field to the end: 16 bytes of IPv4 header, 8 of UDP, and the payload without the ICRC.
     let header = rewind(difference, 16 + 8 + at);
-    let id = (header as u16).swap_bytes();
+    let id = (header as u16).swap_bytes() ^ guess;
     // What is left is the flags: as sent with DF, or with the DF bit taken away.
     if matches!(header >> 16, 0 | 0x40) { Verdict::WithId(id) } else { Verdict::Bad }
 }
@@ -178,6 +183,12 @@ mod tests {
                     Verdict::WithId(id),
                     "{len} {id:#x}"
                 );
+                for guess in [0, 3, id] {
+                    let verdict = check_with_id(&v4(), guess, &sealed_with_id(&v4(), len, id, flags));
+                    let as_guessed = guess == id && flags == 0x40;
+                    let expected = if as_guessed { Verdict::Exact } else { Verdict::WithId(id) };
+                    assert_eq!(verdict, expected, "{len} {id:#x} {guess}");
+                }
             }
             assert_eq!(check(&v4(), &sealed_with_id(&v4(), len, 0, 0x40)), Verdict::Exact);
             let mut own = datagram(len);

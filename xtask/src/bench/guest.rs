@@ -12,8 +12,10 @@ const SLOWER: Option<Limit> = Some(Limit::Most(1.0));
 const FASTER: Option<Limit> = Some(Limit::Least(1.0));
 
 /// "Latency and bandwidth at least as good."
-const ROWS: [Row<'_>; 7] = [
+const ROWS: [Row<'_>; 9] = [
     row("guest: SEND 64 B one way", "guest.urxe_send64_ns", "guest.rxe_send64_ns", "kernel rxe", SLOWER),
+    row("guest: SEND 64 B one way", "guest.urxe_send64_ns", "guest.udp_send64_ns", "UDP echo", None),
+    row("guest: UDP echo", "guest.udp_send64_ns", "guest.rxe_send64_ns", "kernel rxe", None),
     row("guest: WRITE 64 KiB", "guest.urxe_write64k_gbs", "guest.rxe_write64k_gbs", "kernel rxe", FASTER),
     row("guest: WRITE 1 MiB", "guest.urxe_write1m_gbs", "guest.rxe_write1m_gbs", "kernel rxe", FASTER),
     row("guest: SEND 64 KiB", "guest.urxe_send64k_gbs", "guest.rxe_send64k_gbs", "kernel rxe", FASTER),

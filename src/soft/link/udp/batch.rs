@@ -32,6 +32,8 @@ pub struct Received<'a> {
     pub traffic_class: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
+    /// Its place among the packets that came as one, which is its IPv4 id where the sender's kernel cut them.
+    pub index: u16,
     /// The UDP payload: BTH to ICRC.
     pub datagram: &'a [u8],
 }
@@ -107,12 +109,16 @@ impl RxBatch {
         let bytes = unsafe { std::slice::from_raw_parts(self.bytes.base(), self.bytes.len()) };
         let slots = self.slots.iter().zip(bytes.chunks_exact(SLOT));
         let slots = slots.filter_map(|(slot, bytes)| slot.as_ref().map(|slot| (slot, &bytes[..slot.len])));
-        let packets = slots.flat_map(|(slot, bytes)| bytes.chunks(slot.segment).map(move |b| (slot, b)));
-        packets.filter(|(_, datagram)| datagram.len() <= MAX_DATAGRAM).map(|(slot, datagram)| Received {
-            ip: slot.ip,
-            traffic_class: slot.traffic_class,
-            hop_limit: slot.hop_limit,
-            datagram,
+        let packets =
+            slots.flat_map(|(slot, bytes)| bytes.chunks(slot.segment).zip(0..).map(move |b| (slot, b)));
+        packets.filter(|(_, (bytes, _))| bytes.len() <= MAX_DATAGRAM).map(|(slot, (datagram, index))| {
+            Received {
+                ip: slot.ip,
+                traffic_class: slot.traffic_class,
+                hop_limit: slot.hop_limit,
+                index,
+                datagram,
+            }
         })
     }
 

@@ -245,7 +245,7 @@ mod tests {
         while seen < 40 {
             wait_readable(&b);
             b.receive(&mut rx);
-            for Received { ip, traffic_class, hop_limit, datagram } in rx.packets() {
+            for Received { ip, traffic_class, hop_limit, datagram, .. } in rx.packets() {
                 let ip = IpUdp { dst_port: to, ..ip };
                 assert_eq!((ip.src, ip.dst, ip.src_port), (src, dst, from));
                 assert_eq!((traffic_class, hop_limit), (0x62, 33));

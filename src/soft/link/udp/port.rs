@@ -14,6 +14,7 @@ use crate::soft::link::faults::packets::{self, Held};
 use crate::soft::link::pcap;
 use crate::soft::link::shm::slot;
 use crate::soft::node::Node;
+use crate::soft::numbered::Numbered;
 use crate::soft::qp::Qp;
 use crate::soft::qp::attr::Attributes;
 use crate::soft::stats::Event;
@@ -76,7 +77,7 @@ pub struct Port {
     opening: Lock<()>,
     /// Made when the port is opened.
     pub(super) batch: Lock<Option<RxBatch>>,
-    pub(super) flows: RwLock<HashMap<u32, Arc<Flow>>>,
+    pub(super) flows: RwLock<Numbered<Arc<Flow>>>,
     share: Share,
     memberships: Lock<Memberships>,
     lookout: OnceLock<Lookout>,
@@ -485,7 +486,7 @@ impl Port {
             rq.stats.received(1, received.datagram.len());
             rq.stats.event(why, 1);
         };
-        if icrc::check(&received.ip, received.datagram) == icrc::Verdict::Bad {
+        if icrc::check_with_id(&received.ip, received.index, received.datagram) == icrc::Verdict::Bad {
             return lost(Event::BadIcrc);
         }
         if cnp::is_cnp(received.datagram) {

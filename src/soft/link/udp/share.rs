@@ -22,7 +22,7 @@ const VISITOR: u64 = 2;
 
 /// The first bytes of a message: what it is, and its version.
 const MAGIC: [u8; 8] = *b"urxe-p1\n";
-/// What stands before each packet: length u16, TOS, TTL, source port u16, nothing u16, source, destination.
+/// What stands before each packet: length u16, TOS, TTL, source port u16, index u16, source, destination.
 const HEAD: usize = 40;
 /// Bytes of one message at most; what a default send buffer holds several times.
 const MOST: usize = 60_000;
@@ -217,7 +217,7 @@ fn write(to: &mut Vec<u8>, packet: &Received<'_>) {
     to.extend((packet.datagram.len() as u16).to_ne_bytes());
     to.extend([packet.traffic_class, packet.hop_limit]);
     to.extend(packet.ip.src_port.to_ne_bytes());
-    to.extend([0; 2]);
+    to.extend(packet.index.to_ne_bytes());
     to.extend(v6(packet.ip.src));
     to.extend(v6(packet.ip.dst));
     to.extend(packet.datagram);
@@ -251,6 +251,7 @@ impl<'a> Iterator for Packets<'a> {
             ip: IpUdp { src: ip(8), dst: ip(24), src_port, dst_port: UDP_PORT },
             traffic_class: head[2],
             hop_limit: head[3],
+            index: u16::from_ne_bytes([head[6], head[7]]),
             datagram,
         })
     }
@@ -263,7 +264,7 @@ mod tests {
     fn packet<'a>(src: &str, datagram: &'a [u8]) -> Received<'a> {
         let ip: IpAddr = src.parse().unwrap();
         let ip = IpUdp { src: ip, dst: ip, src_port: 0xc123, dst_port: UDP_PORT };
-        Received { ip, traffic_class: 3, hop_limit: 64, datagram }
+        Received { ip, traffic_class: 3, hop_limit: 64, index: 0, datagram }
     }
 
     /// A slot number that no process of this test run uses: beyond those that are claimed.
