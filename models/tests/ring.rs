@@ -35,6 +35,18 @@ fn send(producer: &mut Producer, n: u32) -> bool {
     true
 }
 
+/// As `send`, by the short way where that is open.
+fn send_line(producer: &mut Producer, n: u32) -> bool {
+    let header = Header { ext: Ext::None, ..header(n) };
+    if let Some(line) = producer.try_line() {
+        line.commit(&header, 0);
+        return true;
+    }
+    let Some(slot) = producer.try_reserve(&header.ext, 0) else { return false };
+    slot.commit(&header, 0);
+    true
+}
+
 fn take(consumer: &mut Consumer) -> Option<Header> {
     let header = consumer.peek().expect("nothing is corrupt")?.header;
     consumer.release();
@@ -67,6 +79,33 @@ fn entries_arrive_whole_and_in_order() {
             match take(&mut consumer) {
                 Some(got) => {
                     assert_eq!(got, header(n));
+                    n += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        sender.join().unwrap();
+        assert!(take(&mut consumer).is_none());
+    });
+}
+
+/// Of entries of one line those behind the first go the short way, until the ring ends or is full.
+#[test]
+fn entries_of_one_line_arrive_whole_and_in_order() {
+    const COUNT: u32 = 4;
+    model(2, || {
+        let (mut producer, mut consumer, _) = ends(16);
+        assert!(send_line(&mut producer, 0) && producer.try_line().is_some());
+        let sender = thread::spawn(move || {
+            for n in 1..COUNT {
+                assert!(send_line(&mut producer, n));
+            }
+        });
+        let mut n = 0;
+        while n < COUNT {
+            match take(&mut consumer) {
+                Some(got) => {
+                    assert_eq!(got, Header { ext: Ext::None, ..header(n) });
                     n += 1;
                 }
                 None => thread::yield_now(),

@@ -196,6 +196,12 @@ impl Qp {
         }
     }
 
+    /// It is in RTS.
+    #[inline(always)]
+    pub fn is_rts(&self) -> bool {
+        self.state.load(Ordering::Acquire) == QpState::Rts as u8
+    }
+
     /// Sets the state. The caller holds both halves' locks, or moves to an error state, which either half may do alone.
     pub fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::Release);

@@ -1,6 +1,7 @@
 //! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
 mod counting;
 mod limits;
+mod plain;
 
 use std::sync::Arc;
 
@@ -132,9 +133,15 @@ impl Requester {
     #[inline]
     pub fn draft(&mut self, qp: &Qp) -> Result<u64, Errno> {
         if self.queue.is_full() {
-            self.queue.release(self.cq.as_ref().map_or(0, |cq| cq.unpolled_sends(qp.num)));
+            self.release(qp);
         }
         self.queue.draft()
+    }
+
+    /// Looks up which requests the application knows to be complete.
+    #[cold]
+    fn release(&mut self, qp: &Qp) {
+        self.queue.release(self.cq.as_ref().map_or(0, |cq| cq.unpolled_sends(qp.num)));
     }
 
     /// Posts the drafts: the caller then pumps the link. In an error state they are flushed at once.
@@ -315,6 +322,7 @@ impl Requester {
         } else {
             *self.accepted.insert(self.accepted.filter(|known| known.since(psn) > 0).unwrap_or(psn))
         };
+        self.retire(qp, psn);
         while self.queue.tail != self.queue.next {
             let wqe = self.queue.wqe(self.queue.tail);
             // A local request has no PSN, and is done.

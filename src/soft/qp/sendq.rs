@@ -79,6 +79,16 @@ impl Wqe {
         matches!(self.opcode, WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd)
     }
 
+    /// Makes it a SEND, with or without immediate data, that nothing has happened to. What is left of the request before is
+    /// what no SEND of a connected QP looks at.
+    #[inline(always)]
+    pub fn set_send(&mut self, wr_id: u64, opcode: WrOpcode, flags: SendFlags, imm: u32, psn: Psn) {
+        debug_assert!(self.ah.is_none());
+        (self.wr_id, self.opcode, self.flags, self.imm) = (wr_id, opcode, flags, imm);
+        (self.psn, self.psns, self.cursor) = (psn, 1, 0);
+        (self.answered, self.reported) = (false, false);
+    }
+
     /// An ATOMIC WRITE that has no SGE: its bytes came with the request, in `compare_add`.
     pub fn holds_value(&self) -> bool {
         self.num_sge == 0 && !self.flags.contains(SendFlags::INLINE)
@@ -203,6 +213,26 @@ impl SendQueue {
         self.drafts += 1;
         *self.wqe_mut(at) = Wqe::EMPTY;
         Ok(at)
+    }
+
+    /// The link has begun everything that was posted, and nothing is drafted.
+    #[inline(always)]
+    pub fn has_begun_all(&self) -> bool {
+        self.next == self.head && self.head == self.drafts
+    }
+
+    /// The number of the next request where `has_begun_all` and there is room. An earlier request still stands there, which
+    /// is overwritten before `take_place`.
+    #[inline(always)]
+    pub fn place(&self) -> u64 {
+        self.drafts
+    }
+
+    /// The request in `place` is posted and begun.
+    #[inline(always)]
+    pub fn take_place(&mut self) {
+        self.drafts += 1;
+        (self.head, self.next) = (self.drafts, self.drafts);
     }
 
     /// Posts all drafts.

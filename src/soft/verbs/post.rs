@@ -2,7 +2,7 @@
 use std::ffi::c_int;
 
 use super::work::{SendSource, write_draft};
-use super::{CqObject, QpObject, SrqObject, inherited, object};
+use super::{CqObject, QpObject, SrqObject, inherited, object, plain};
 use crate::abi::*;
 use crate::soft::cq::Cqe;
 use crate::soft::qp::Qp;
@@ -33,26 +33,41 @@ pub unsafe extern "C" fn post_send(
             return fail(Errno::EIO, wr, bad);
         }
         let mut sq = qp.sq.lock();
-        let is_done = wr.as_ref().is_some_and(|w| write_at_once(qp, &sq, w));
-        let mut at = wr;
-        let mut error = 0;
+        let rest = plain::send(qp, &mut sq, wr);
+        let error = if rest.is_null() { 0 } else { post_any(qp, &mut sq, rest, bad) };
+        drop(sq);
+        qp.node.settle();
+        error
+    }
+}
+
+/// Posts requests of any kind and sends what can go.
+///
+/// # Safety
+/// As for `ibv_post_send`.
+#[inline(never)]
+unsafe fn post_any(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    let mut at = list;
+    let mut error = 0;
+    // SAFETY: the caller vouches for the list.
+    let is_done = unsafe { list.as_ref().is_some_and(|w| write_at_once(qp, sq, w)) };
+    // SAFETY: the caller vouches for the list, and for `bad`.
+    unsafe {
         while let Some(w) = at.as_ref() {
-            if let Err(e) = write_draft(qp, &mut sq, &SendSource::from_wr(w)) {
+            if let Err(e) = write_draft(qp, sq, &SendSource::from_wr(w)) {
                 error = fail(e, at, bad);
                 break;
             }
             at = w.next;
         }
-        sq.publish(qp);
-        if is_done {
-            link::wires::done_before(qp, &mut sq);
-        } else {
-            link::pump(qp, &mut sq);
-        }
-        drop(sq);
-        qp.node.settle();
-        error
     }
+    sq.publish(qp);
+    if is_done {
+        link::wires::done_before(qp, sq);
+    } else {
+        link::pump(qp, sq);
+    }
+    error
 }
 
 /// Longer ones gain nothing.

@@ -23,6 +23,7 @@ use inbox::Cache;
 use list::{Found, List, next_version, watch, with_list};
 use numbers::Numbers;
 pub use send::{Answer, Outbox, done_before, pump, repeat, send_datagram};
+pub use whole::header_of_send;
 
 use super::Path;
 use super::shm::own::MR_CAPACITY;
@@ -445,6 +446,15 @@ impl Wire {
     #[inline]
     fn is_owing(&self) -> bool {
         self.unrung.load(Ordering::Relaxed) || self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Requests were written, which want an acknowledgement (`asks`) or none.
+    #[inline(always)]
+    pub fn announce(&self, asks: bool) {
+        if asks {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+        self.peer.notify();
     }
 
     /// Looks whether the peer sleeps, for what was sent without that.

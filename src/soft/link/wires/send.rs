@@ -77,10 +77,7 @@ pub fn pump<const ONE: bool>(qp: &Qp, sq: &mut Requester, wire: &Arc<Wire>, to: 
         }
     }
     if wrote {
-        if qp.is_reliable() {
-            wire.asked.store(true, Ordering::Relaxed);
-        }
-        wire.peer.notify();
+        wire.announce(qp.is_reliable());
     }
 }
 

@@ -30,6 +30,12 @@ impl Wires {
 }
 
 impl Wire {
+    /// There is another connection to the same process, which serves instead.
+    #[inline(always)]
+    pub fn has_better(&self) -> bool {
+        self.better.get().is_some()
+    }
+
     /// The connection that a QP of this one should go on with, now that nothing of its is under way here.
     #[inline]
     pub fn better(&self, sq: &Requester) -> Option<Arc<Wire>> {

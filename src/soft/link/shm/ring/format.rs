@@ -11,6 +11,8 @@ pub const RING_LIMITS: std::ops::RangeInclusive<usize> = 64 * 1024..=16 * 1024 *
 pub const MAX_PAYLOAD: usize = 16 * 1024;
 
 pub(super) const HEADER: usize = 32;
+/// The most payload that an entry of one line without an extension carries.
+pub const LINE_PAYLOAD: usize = LINE - HEADER;
 /// `kind` of the entry that says: go on at the first line.
 pub(super) const WRAP: u8 = 0xff;
 /// Bits of `flags` that say which extension follows the header; the others are the sender's.

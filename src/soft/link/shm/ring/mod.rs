@@ -101,6 +101,13 @@ impl Ring {
         let _ = line;
     }
 
+    /// The words of `line`.
+    #[inline(always)]
+    fn words(&self, line: u32) -> &[AtomicU64; LINE / 8] {
+        // SAFETY: a whole line inside the mapping, aligned.
+        unsafe { &*self.line(line).cast() }
+    }
+
     /// Word `index` of the entry at `line`.
     #[inline]
     fn word(&self, line: u32, index: usize) -> &AtomicU64 {

@@ -1,7 +1,7 @@
 //! The writing end of a ring.
 use super::{
-    EXT_ATOMIC, EXT_RDMA, Ext, HEADER, Header, MAX_PAYLOAD, Ring, STARVED, USER_FLAGS, WRAP, first_word,
-    lines_of, next_stamp,
+    EXT_ATOMIC, EXT_RDMA, Ext, HEADER, Header, LINE_PAYLOAD, MAX_PAYLOAD, Ring, STARVED, USER_FLAGS, WRAP,
+    first_word, lines_of, next_stamp,
 };
 use crate::sys::atomic::{Ordering, fence};
 use std::sync::Arc;
@@ -31,6 +31,10 @@ pub struct Slot<'a> {
     ext: usize,
     room: usize,
 }
+
+/// Room for an entry of one line. Dropped without [`Line::commit`], nothing is sent.
+#[derive(Debug)]
+pub struct Line<'a>(&'a mut Producer);
 
 impl Producer {
     /// The writing end of a ring nobody has written yet.
@@ -71,6 +75,13 @@ impl Producer {
             self.is_next_clear = false;
         }
         Some(Slot { producer: self, ext, room: len })
+    }
+
+    /// Room for an entry of one line without an extension, hence of up to [`LINE_PAYLOAD`] bytes, where that is known without
+    /// a look at what the consumer has done; as a rule it is. None: [`Producer::try_reserve`] is to look.
+    #[inline(always)]
+    pub fn try_line(&mut self) -> Option<Line<'_>> {
+        (self.is_next_clear && self.pos < self.restart_at).then_some(Line(self))
     }
 
     /// Clears the line behind the next one ahead of time, off the way of the entry just made.
@@ -124,6 +135,7 @@ impl Producer {
             self.consumed = consumed;
         } else {
             self.corrupt = true;
+            self.is_next_clear = false;
         }
     }
 
@@ -148,6 +160,39 @@ impl Producer {
         self.pos = 0;
         self.is_next_clear = false;
         self.restart_at = self.ring.lines / 4;
+    }
+}
+
+impl Line<'_> {
+    /// Where the payload goes: [`LINE_PAYLOAD`] bytes, nobody else's until the commit.
+    #[inline(always)]
+    pub fn payload(&self) -> *mut u8 {
+        // SAFETY: header and payload of an entry of one line lie in that line.
+        unsafe { self.0.ring.line(self.0.pos).add(HEADER) }
+    }
+
+    /// Makes the entry visible, with the first `len` bytes of the payload. `header` has no extension.
+    #[inline(always)]
+    pub fn commit(self, header: &Header, len: usize) {
+        debug_assert!(len <= LINE_PAYLOAD && header.ext == Ext::None);
+        let Producer { ring, pos, stamp, produced, consumed, is_next_clear, .. } = self.0;
+        let [first, second, third, fourth, ..] = ring.words(*pos);
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        second.store(pair(len as u32, header.dst_qpn), Ordering::Relaxed);
+        third.store(pair(header.src_qpn, header.seq), Ordering::Relaxed);
+        fourth.store(pair(header.total, header.imm), Ordering::Relaxed);
+        let flags = header.flags & USER_FLAGS;
+        first.store(first_word(*stamp, header.kind, flags, header.spare), Ordering::Release);
+        // The line behind it is inside the ring, free, and says that nothing follows.
+        *pos += 1;
+        *stamp = next_stamp(*stamp);
+        *produced += 1;
+        // As `clear_next`.
+        let is_inside = *pos + 1 < ring.lines;
+        *is_next_clear = is_inside && *produced - *consumed + 1 < u64::from(ring.lines);
+        if *is_next_clear {
+            ring.words(*pos + 1)[0].store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -67,6 +67,10 @@ impl Ring {
 
     fn prefetch(&self, _: u32) {}
 
+    fn words(&self, line: u32) -> &[AtomicU64; WORDS] {
+        self.words[line as usize * WORDS..].first_chunk().expect("the line is inside the ring")
+    }
+
     fn word(&self, line: u32, index: usize) -> &AtomicU64 {
         &self.words[line as usize * WORDS + index]
     }
