@@ -3,7 +3,7 @@
 use crate::input::Input;
 use ibverbs::soft::link::shm::Corrupt;
 use ibverbs::soft::link::shm::ring::{
-    Consumer, Ext, Header, LINE, MAX_PAYLOAD, Producer, RING_LIMITS, Ring, USER_FLAGS,
+    Consumer, Ext, Header, LINE, MAX_PAYLOAD, Peeked, Producer, RING_LIMITS, Ring, USER_FLAGS,
 };
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -184,7 +184,14 @@ fn send(producer: &mut Producer, (header, bytes): &Message) -> bool {
 
 /// The next entry, and at which byte its payload begins.
 fn look(place: &Place, consumer: &mut Consumer) -> Result<Option<(Message, u32)>, Corrupt> {
-    let Some(entry) = consumer.peek()? else { return Ok(None) };
+    let entry = match consumer.peek_line() {
+        Peeked::Nothing => return Ok(None),
+        Peeked::Line(line) => line.entry(),
+        Peeked::Other => match consumer.peek()? {
+            Some(entry) => entry,
+            None => return Ok(None),
+        },
+    };
     let at = (entry.payload.as_ptr() as usize).wrapping_sub(place.entries.as_ptr() as usize);
     assert!(
         entry.len <= MAX_PAYLOAD && at <= BYTES && at + entry.len <= BYTES,

@@ -1,5 +1,5 @@
 //! A ring between a producer and a consumer, its doorbells, and a producer that finds it full.
-use anyverbs_models::soft::link::shm::ring::{Consumer, Ext, Header, Producer, Ring};
+use anyverbs_models::soft::link::shm::ring::{Consumer, Ext, Header, Peeked, Producer, Ring};
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
@@ -47,8 +47,13 @@ fn send_line(producer: &mut Producer, n: u32) -> bool {
     true
 }
 
+/// As the library's: entries of one line by the short look, others by the long one.
 fn take(consumer: &mut Consumer) -> Option<Header> {
-    let header = consumer.peek().expect("nothing is corrupt")?.header;
+    let header = match consumer.peek_line() {
+        Peeked::Nothing => return None,
+        Peeked::Line(line) => line.entry().header,
+        Peeked::Other => consumer.peek().expect("nothing is corrupt")?.header,
+    };
     consumer.release();
     Some(header)
 }

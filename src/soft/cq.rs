@@ -1,4 +1,8 @@
 //! Completion queues: a private ring of completions, armed notifications, overrun.
+mod taker;
+
+pub use taker::Taker;
+
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -85,8 +89,8 @@ enum Armed {
 #[derive(Debug)]
 pub struct Cq {
     ring: Lock<Ring>,
-    /// Completions in the ring, to be looked at without the lock.
-    held: AtomicU32,
+    /// Completions in the ring, and `ARMED`, to be looked at without the lock.
+    shown: AtomicU32,
     channel: Option<Arc<CompChannel>>,
     events: Arc<AsyncQueue>,
     /// The process that it belongs to.
@@ -146,6 +150,9 @@ pub struct CqConfig {
     pub allocator: Option<Arc<dyn Allocator>>,
 }
 
+/// In `Cq::shown`: somebody waits for an event.
+const ARMED: u32 = 1 << 31;
+
 impl Cq {
     /// A CQ that notifies `channel` and reports its own failure to `events`; ENOMEM where there is no memory.
     pub fn new(
@@ -170,7 +177,7 @@ impl Cq {
             me: me.clone(),
             allocator: Lock::new(config.allocator.clone()),
             ring: Lock::new(ring),
-            held: AtomicU32::new(0),
+            shown: AtomicU32::new(0),
             channel,
             events,
             generation: fork::generation(),
@@ -190,6 +197,35 @@ impl Cq {
         self.channel.as_ref()
     }
 
+    /// No completion is in the ring.
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.shown.load(Ordering::Acquire) & !ARMED == 0
+    }
+
+    /// Shows what the ring holds to who does not take the lock.
+    #[inline(always)]
+    fn show(&self, ring: &Ring) {
+        let armed = if ring.armed == Armed::No { 0 } else { ARMED };
+        self.shown.store(ring.head.wrapping_sub(ring.tail) | armed, Ordering::Release);
+    }
+
+    /// Changes what is asked for.
+    fn set_armed(&self, ring: &mut Ring, armed: Armed) {
+        ring.armed = armed;
+        self.show(ring);
+    }
+
+    /// `push`, or past the queue to `taker` where that polls this CQ.
+    #[inline(always)]
+    pub fn complete(&self, cqe: Cqe, solicited: bool, taker: &mut Taker<'_>) -> Result<(), Overrun> {
+        if let Some(place) = taker.place(self) {
+            place.write(cqe);
+            return Ok(());
+        }
+        self.push(cqe, solicited)
+    }
+
     /// Adds a completion; `solicited` says whether `ibv_req_notify_cq(solicited_only)` wants to hear of it.
     #[inline(always)]
     pub fn push(&self, cqe: Cqe, solicited: bool) -> Result<(), Overrun> {
@@ -206,7 +242,7 @@ impl Cq {
             stamps[at] = clock::now_ns();
         }
         ring.head = ring.head.wrapping_add(1);
-        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Release);
+        self.show(&ring);
         if ring.armed != Armed::No {
             let wanted = ring.armed == Armed::Any || solicited || cqe.status != WcStatus::Success.raw();
             if wanted {
@@ -220,7 +256,7 @@ impl Cq {
                     }
                     return Ok(());
                 }
-                ring.armed = Armed::No;
+                self.set_armed(&mut ring, Armed::No);
                 drop(ring);
                 self.notify();
             }
@@ -230,10 +266,11 @@ impl Cq {
 
     /// Takes up to `room` completions, oldest first, and hands each with its time in nanoseconds to `take`.
     #[inline]
-    pub fn poll(&self, room: usize, mut take: impl FnMut(&Cqe, u64)) -> usize {
-        if self.held.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
+    pub fn poll(&self, room: usize, take: impl FnMut(&Cqe, u64)) -> usize {
+        if self.is_empty() { 0 } else { self.poll_some(room, take) }
+    }
+
+    fn poll_some(&self, room: usize, mut take: impl FnMut(&Cqe, u64)) -> usize {
         let mut ring = self.ring.lock();
         let n = (ring.head.wrapping_sub(ring.tail) as usize).min(room);
         for _ in 0..n {
@@ -241,13 +278,13 @@ impl Cq {
             take(&ring.slots[at], ring.stamps.as_ref().map_or(0, |s| s[at]));
             ring.tail = ring.tail.wrapping_add(1);
         }
-        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Relaxed);
+        self.show(&ring);
         n
     }
 
     /// How many completions of sends of QP `qpn` nobody has polled yet.
     pub fn unpolled_sends(&self, qpn: Qpn) -> u32 {
-        if self.held.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return 0;
         }
         let ring = self.ring.lock();
@@ -259,7 +296,7 @@ impl Cq {
 
     /// Takes out what QP `qpn` has completed and nobody has polled: the QP goes to RESET, and its completions with it.
     pub fn discard(&self, qpn: Qpn) {
-        if self.held.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return;
         }
         let ring = &mut *self.ring.lock();
@@ -284,7 +321,7 @@ impl Cq {
         }
         ring.armed_at = if ring.armed_at == ring.head { kept } else { armed_at };
         ring.head = kept;
-        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Release);
+        self.show(ring);
     }
 
     /// Takes the next completion of a batch, which it begins where `begins` says so (`ibv_start_poll`).
@@ -292,7 +329,7 @@ impl Cq {
     /// A batch that finds completions older than the last request for an event ends with them. The event that the next
     /// one has raised then still finds it here: `ibv_start_poll` must not answer ENOENT to a thread that an event woke.
     pub fn poll_batch(&self, batch: &mut Batch, begins: bool, take: impl FnOnce(&Cqe, u64)) -> bool {
-        if self.held.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return false;
         }
         let mut ring = self.ring.lock();
@@ -306,7 +343,7 @@ impl Cq {
         let at = ring.tail as usize & (ring.slots.len() - 1);
         take(&ring.slots[at], ring.stamps.as_ref().map_or(0, |s| s[at]));
         ring.tail = ring.tail.wrapping_add(1);
-        self.held.store(ring.head.wrapping_sub(ring.tail), Ordering::Relaxed);
+        self.show(&ring);
         true
     }
 
@@ -325,7 +362,7 @@ impl Cq {
         }
         // A request for any completion stands until its event; one for solicited ones may widen.
         if ring.armed != Armed::Any {
-            ring.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+            self.set_armed(&mut ring, if solicited_only { Armed::Solicited } else { Armed::Any });
         }
         let left_over = ring.head != ring.tail;
         drop(ring);
@@ -345,7 +382,7 @@ impl Cq {
         if ring.armed != Armed::Any || ring.armed_at.wrapping_sub(ring.tail) as i32 <= 0 {
             return false;
         }
-        ring.armed = Armed::No;
+        self.set_armed(&mut ring, Armed::No);
         drop(ring);
         self.notify();
         true
@@ -359,11 +396,11 @@ impl Cq {
         let mut ring = self.ring.lock();
         (ring.slots, ring.stamps) = (Area::none(), None);
         (ring.tail, ring.head, ring.depth, ring.overrun) = (0, 0, 0, true);
-        self.held.store(0, Ordering::Relaxed);
+        let was_armed = ring.armed != Armed::No;
+        self.set_armed(&mut ring, Armed::No);
         *self.allocator.lock() = None;
         let Some(channel) = &self.channel else { return };
-        if ring.armed != Armed::No {
-            ring.armed = Armed::No;
+        if was_armed {
             engine::count_armed(-1);
         }
         drop(ring);
@@ -378,7 +415,7 @@ impl Cq {
         // What is held back already waits no longer.
         let due = ring.armed != Armed::No && ring.held_back > 0;
         if due {
-            ring.armed = Armed::No;
+            self.set_armed(&mut ring, Armed::No);
         }
         drop(ring);
         if due {
@@ -392,7 +429,7 @@ impl Cq {
         if ring.armed == Armed::No || ring.held_back == 0 {
             return;
         }
-        ring.armed = Armed::No;
+        self.set_armed(&mut ring, Armed::No);
         drop(ring);
         self.notify();
     }

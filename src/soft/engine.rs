@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use super::cq::Taker;
+use super::link::wires::{Looker, as_looker};
 use super::node::{self, Node};
 use super::verbs::desk;
 use crate::sys::epoll::{self, Epoll, Event, NO_EVENT};
@@ -73,8 +75,6 @@ const AT_IT: u32 = 2;
 const LEFT: u32 = 3;
 
 thread_local! {
-    /// Looks for work, and those of them in a row that found none.
-    static POLLS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     /// It waits for the descriptors of the process.
     static WAITING: Waiting = const { Waiting(Cell::new(false)) };
 }
@@ -304,8 +304,8 @@ fn handle(node: &'static Node, event: &Event) {
 
 /// Looks for work of the whole process once; true if there was any. Called with no lock held.
 #[inline]
-fn progress_of(node: &'static Node) -> bool {
-    let did = node.wires.poll(node) | node.udp.poll(node);
+fn progress_of(node: &'static Node, mine: &Looker, taker: &mut Taker<'_>) -> bool {
+    let did = node.wires.poll(node, mine, taker) | node.udp.poll(node);
     node.settle();
     did
 }
@@ -322,14 +322,16 @@ fn sweep_of(node: &'static Node) -> bool {
 }
 
 /// `progress` for a thread whose poll found nothing.
-#[inline]
-pub fn progress_from_poll() -> bool {
+#[inline(always)]
+pub fn progress_from_poll(taker: &mut Taker<'_>) -> bool {
     let Some(node) = node::existing() else { return false };
-    let did = progress_of(node);
-    let (polls, empties) = POLLS.get();
-    let (polls, empties) = (polls.wrapping_add(1), if did { 0 } else { empties.wrapping_add(1) });
-    POLLS.set((polls, empties));
-    if polls.is_multiple_of(LIFE_EVERY) { live(node, empties) | did } else { did }
+    as_looker(|mine| {
+        let did = progress_of(node, mine, taker);
+        let (polls, empties) = mine.counts.get();
+        let (polls, empties) = (polls.wrapping_add(1), if did { 0 } else { empties.wrapping_add(1) });
+        mine.counts.set((polls, empties));
+        if polls.is_multiple_of(LIFE_EVERY) { live(node, empties) | did } else { did }
+    })
 }
 
 /// This thread polls persistently: deadlines are its to watch, and peers need not ring.

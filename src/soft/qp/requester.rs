@@ -10,7 +10,7 @@ pub use limits::RetryLimits;
 use super::counters::Attached;
 use super::sendq::SendQueue;
 use super::{Qp, reason};
-use crate::soft::cq::{Cq, Cqe};
+use crate::soft::cq::{Cq, Cqe, Taker};
 use crate::soft::link::multicast::Fanout;
 use crate::soft::link::shm::near::Nearby;
 use crate::soft::link::wires::Wire;
@@ -314,7 +314,7 @@ impl Requester {
 
     /// The responder has accepted everything up to and including `psn`. Answers still missing are not implied.
     /// True if something completed.
-    pub fn acked(&mut self, qp: &Qp, psn: Psn) -> bool {
+    pub fn acked(&mut self, qp: &Qp, psn: Psn, taker: &mut Taker<'_>) -> bool {
         let before = self.queue.tail;
         // A message to a foreign SRQ has the PSN of the next one that is not: its ack says nothing about that.
         let psn = if self.foreign.is_some() {
@@ -322,7 +322,7 @@ impl Requester {
         } else {
             *self.accepted.insert(self.accepted.filter(|known| known.since(psn) > 0).unwrap_or(psn))
         };
-        self.retire(qp, psn);
+        self.retire(qp, psn, taker);
         while self.queue.tail != self.queue.next {
             let wqe = self.queue.wqe(self.queue.tail);
             // A local request has no PSN, and is done.
@@ -332,7 +332,7 @@ impl Requester {
             {
                 break;
             }
-            self.complete_oldest_with(qp, WcStatus::Success);
+            self.complete_oldest(qp, WcStatus::Success, taker);
         }
         let moved = self.queue.tail != before;
         if moved {
@@ -349,7 +349,7 @@ impl Requester {
             self.rd_atomic = self.rd_atomic.saturating_sub(1);
         }
         let psn = wqe.psn.plus(wqe.psns.saturating_sub(1));
-        self.acked(qp, psn);
+        self.acked(qp, psn, &mut Taker::nobody());
     }
 
     /// The request under way whose first PSN is `psn`.
@@ -446,6 +446,11 @@ impl Requester {
 
     /// Completes the oldest request; with an error status the rest is the caller's to flush.
     pub fn complete_oldest_with(&mut self, qp: &Qp, status: WcStatus) {
+        self.complete_oldest(qp, status, &mut Taker::nobody());
+    }
+
+    /// `complete_oldest_with` under a thread that polls.
+    fn complete_oldest(&mut self, qp: &Qp, status: WcStatus, taker: &mut Taker<'_>) {
         let at = self.queue.tail;
         if at == self.queue.head {
             return;
@@ -475,7 +480,7 @@ impl Requester {
             self.count(opcode, status, cqe.byte_len);
         }
         if reported {
-            let lost = self.cq.as_ref().is_some_and(|cq| cq.push(cqe, false).is_err());
+            let lost = self.cq.as_ref().is_some_and(|cq| cq.complete(cqe, false, taker).is_err());
             if lost && status == WcStatus::Success {
                 qp.fail_from_requester(self, Some(EventType::QpFatal));
                 return;

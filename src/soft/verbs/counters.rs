@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::memory::null;
 use super::{CounterObject, QpObject, context, inherited, object};
 use crate::abi::*;
+use crate::soft::cq::Taker;
 use crate::soft::device::limits;
 use crate::soft::engine;
 use crate::soft::qp::counters::{CompCounter, Number, Ops};
@@ -102,7 +103,7 @@ unsafe fn read(c: *mut ibv_comp_cntr, value: *mut u64, number: Number) -> c_int 
     // SAFETY: the caller vouches for both.
     unsafe {
         if !inherited((*c).context) {
-            engine::progress_from_poll();
+            engine::progress_from_poll(&mut Taker::nobody());
         }
         *value = object::<_, CounterObject>(c).counter.read(number);
     }

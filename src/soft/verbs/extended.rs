@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use super::work::can_send;
 use super::{AhObject, CqObject, Polled, QpObject, object, window};
 use crate::abi::*;
+use crate::soft::cq::Taker;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::sendq::Wqe;
@@ -57,7 +58,10 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
         if !cq.single_threaded {
             cq.polling.lock_raw();
         }
-        if advance(c, true) || (engine::progress_from_poll() && advance(c, true)) || advance(c, true) {
+        if advance(c, true)
+            || (engine::progress_from_poll(&mut Taker::nobody()) && advance(c, true))
+            || advance(c, true)
+        {
             return 0;
         }
         if !cq.single_threaded {

@@ -1,10 +1,11 @@
 //! The data path that `ibv_context.ops` reaches: post, poll, arm.
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 
 use super::work::{SendSource, write_draft};
 use super::{CqObject, QpObject, SrqObject, inherited, object, plain};
 use crate::abi::*;
-use crate::soft::cq::Cqe;
+use crate::soft::cq::{Cq, Cqe, Taker};
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::types::{QpState, SendFlags, Sge, WrOpcode};
@@ -217,18 +218,29 @@ pub unsafe extern "C" fn poll_cq(c: *mut ibv_cq, n: c_int, wc: *mut ibv_wc) -> c
         if !cq.is_ours() {
             return -libc::EIO;
         }
-        let mut place = wc.cast::<Cqe>();
-        let mut take = |cqe: &Cqe, _| {
-            place.write(*cqe);
-            place = place.add(1);
-        };
-        let got = cq.poll(n as usize, &mut take);
+        let n = n as usize;
+        let place = wc.cast::<MaybeUninit<Cqe>>();
+        let got = drain(cq, std::slice::from_raw_parts_mut(place, n));
         if got > 0 {
             return got as c_int;
         }
-        engine::progress_from_poll();
-        cq.poll(n as usize, &mut take) as c_int
+        let mut taker = Taker::new(cq, std::slice::from_raw_parts_mut(place, n));
+        engine::progress_from_poll(&mut taker);
+        let got = taker.got();
+        (got + drain(cq, std::slice::from_raw_parts_mut(place.add(got), n - got))) as c_int
     }
+}
+
+/// Takes completions out of the queue.
+#[inline(always)]
+fn drain(cq: &Cq, places: &mut [MaybeUninit<Cqe>]) -> usize {
+    let room = places.len();
+    let mut places = places.iter_mut();
+    cq.poll(room, |cqe, _| {
+        if let Some(place) = places.next() {
+            place.write(*cqe);
+        }
+    })
 }
 
 pub unsafe extern "C" fn req_notify_cq(c: *mut ibv_cq, solicited_only: c_int) -> c_int {

@@ -13,6 +13,7 @@ use super::Wire;
 use super::message::{ACK, FAILED, FIRST, FOREIGN, NAK, RELIABLE, Refusal};
 use super::receive::{Step, carry_out};
 use super::send::{self, Mark, put_any};
+use crate::soft::cq::Taker;
 use crate::soft::link::local;
 use crate::soft::link::shm::ring::{Entry, Ext, Header};
 use crate::soft::link::shm::slot::SLOTS;
@@ -263,7 +264,7 @@ impl Shadows {
         }
         let Some(shadow) = self.0.get(&key).cloned() else { return };
         let mut rq = shadow.rq.lock();
-        match carry_out(&shadow, &mut rq, src, entry) {
+        match carry_out(&shadow, &mut rq, src, entry, &mut Taker::nobody()) {
             Ok(Step::More) => return,
             Ok(Step::Accepted) => answer(ACK, 0),
             Ok(Step::Answer(what)) => {

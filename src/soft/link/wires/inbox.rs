@@ -33,10 +33,37 @@ pub(super) struct Cache {
     pub(super) epoch: u32,
     /// The acknowledgement of what this round has accepted.
     pub(super) owed: Option<Owed>,
-    /// Slots that are the peer's.
-    pub(super) proven: Vec<u16>,
+    pub(super) proven: Proven,
     /// Messages under way to SRQs of this process over XRC QPs of others.
     pub(super) shadows: foreign::Shadows,
+}
+
+/// Slots that are the peer's.
+#[derive(Debug, Default)]
+pub(super) struct Proven {
+    slots: Vec<u16>,
+    /// The one asked for last.
+    last: Option<u16>,
+}
+
+impl Proven {
+    /// Whether the slot of QP `src` is the one that was asked for last.
+    #[inline(always)]
+    pub(super) fn is_last(&self, src: Qpn) -> bool {
+        self.last == Some(src.slot())
+    }
+
+    pub(super) fn has(&mut self, src: Qpn) -> bool {
+        let known = self.is_last(src) || self.slots.contains(&src.slot());
+        if known {
+            self.last = Some(src.slot());
+        }
+        known
+    }
+
+    pub(super) fn add(&mut self, src: Qpn) {
+        self.slots.push(src.slot());
+    }
 }
 
 /// All requests of QP `to` up to `psn` are accepted by QP `from`.

@@ -1,10 +1,11 @@
 //! The wires of a process: the slots it has claimed, and a wire to every process of this host that it talks to.
 //!
 //! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `whole` is the short way of SENDs of one
-//! entry; `message` says what ring entries mean; `death` is about peers that are gone.
+//! entry, `lines` what of that fits into a cache line and its acknowledgements; `message` says what ring entries mean; `death` is about peers that are gone.
 mod death;
 pub mod foreign;
 mod inbox;
+mod lines;
 mod list;
 pub mod message;
 mod numbers;
@@ -19,8 +20,9 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use inbox::Cache;
-use list::{Found, List, next_version, watch, with_list};
+use inbox::{Cache, Proven};
+use list::{List, next_version, watch, with_list};
+pub use list::{Looker, as_looker};
 use numbers::Numbers;
 pub use send::{Answer, Outbox, done_before, pump, repeat, send_datagram};
 pub use whole::header_of_send;
@@ -29,6 +31,7 @@ use super::Path;
 use super::shm::own::MR_CAPACITY;
 use super::shm::ring::Header;
 use super::shm::{Own, Peer, QpView, Slot, State, What, direct};
+use crate::soft::cq::Taker;
 use crate::soft::engine;
 use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
@@ -206,27 +209,8 @@ impl Wires {
 
     /// Looks into every ring once; true if there was anything.
     #[inline]
-    pub fn poll(&self, node: &'static Node) -> bool {
-        with_list(self, |list| {
-            let mut did = false;
-            let found = if list.iter().any(|w| w.is_owing()) { Found::Later } else { watch(list) };
-            if found == Found::Nothing {
-                list.iter()
-                    .filter(|w| w.untold.load(Ordering::Relaxed))
-                    .for_each(|w| receive::try_publish(w));
-                return false;
-            }
-            for wire in list {
-                if wire.unrung.load(Ordering::Relaxed) {
-                    wire.catch_up();
-                }
-                did |= receive::receive(node, wire, found == Found::AtOnce);
-                if wire.is_blocked.load(Ordering::Relaxed) {
-                    did |= wire.unblock(node, false);
-                }
-            }
-            did
-        })
+    pub fn poll(&self, node: &'static Node, mine: &Looker, taker: &mut Taker<'_>) -> bool {
+        with_list(self, mine, |list| poll_all(node, list, taker))
     }
 
     /// `poll` before sleeping: waits for threads that are looking into a ring, since they may have looked too early.
@@ -411,7 +395,7 @@ impl Wires {
     /// Looks again whose slots are whose, and so at each entry, since a trace begins.
     pub fn ask_again(&self) {
         for wire in self.list().iter() {
-            wire.inbox().cache().proven.clear();
+            wire.inbox().cache().proven = Proven::default();
         }
     }
 
@@ -428,6 +412,26 @@ impl Wires {
         self.by_slot.write().unwrap_or_else(|e| e.into_inner()).retain(|_, w| !Arc::ptr_eq(w, wire));
         self.by_token.write().unwrap_or_else(|e| e.into_inner()).remove(&wire.token);
     }
+}
+
+/// Looks into the rings of these wires for some tens of nanoseconds; true if there was anything.
+#[inline(always)]
+fn poll_all(node: &'static Node, list: &[Arc<Wire>], taker: &mut Taker<'_>) -> bool {
+    let (mut did, mut found) = (false, false);
+    for wire in list {
+        if wire.is_owing() || wire.peer.rx_ready() {
+            found = true;
+            did |= wire.attend(node, true, taker);
+        }
+    }
+    if found {
+        return did;
+    }
+    if !watch(list) {
+        list.iter().filter(|w| w.untold.load(Ordering::Relaxed)).for_each(|w| receive::try_publish(w));
+        return false;
+    }
+    list.iter().fold(false, |did, wire| wire.attend(node, false, taker) | did)
 }
 
 impl Wire {
@@ -454,7 +458,25 @@ impl Wire {
         if asks {
             self.asked.store(true, Ordering::Relaxed);
         }
+        // This look at the peer is also the one that an acknowledgement has put off.
+        if self.unrung.load(Ordering::Relaxed) {
+            self.unrung.store(false, Ordering::Relaxed);
+        }
         self.peer.notify();
+    }
+
+    /// Does what there is to do here. `burst`: if something lies in the ring, it may be more than one entry.
+    fn attend(self: &Arc<Self>, node: &'static Node, burst: bool, taker: &mut Taker<'_>) -> bool {
+        // Who has just acknowledged looks for one answer.
+        let owes = self.unrung.load(Ordering::Relaxed);
+        if owes {
+            self.catch_up();
+        }
+        let mut did = self.peer.rx_ready() && receive::receive(node, self, burst && !owes, taker);
+        if self.is_blocked.load(Ordering::Relaxed) {
+            did |= self.unblock(node, false);
+        }
+        did
     }
 
     /// Looks whether the peer sleeps, for what was sent without that.

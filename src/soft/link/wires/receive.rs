@@ -3,13 +3,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::inbox::{Cache, Owed};
+use super::lines::take_plain;
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FAILED, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal,
     SOLICITED,
 };
 use super::send::{self, Answer, answer};
 use super::{Wire, foreign, whole};
-use crate::soft::link::shm::ring::{Consumer, Entry, Ext, Header};
+use crate::soft::cq::Taker;
+use crate::soft::link::shm::ring::{Consumer, Entry, Ext, Header, Peeked};
 use crate::soft::link::{self, pcap};
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::node::Node;
@@ -28,18 +30,15 @@ const ROUND: usize = 64;
 
 /// Takes what has arrived; true if there was anything. Called with no lock held. `burst`: several entries are likely.
 #[inline]
-pub fn receive(node: &'static Node, wire: &Arc<Wire>, burst: bool) -> bool {
-    if !wire.peer.rx_ready() {
-        return false;
-    }
+pub fn receive(node: &'static Node, wire: &Arc<Wire>, burst: bool, taker: &mut Taker<'_>) -> bool {
     // A look behind the only entry would wait for a line that the peer has at hand.
     let round = if burst { ROUND } else { 1 };
-    wire.peer.rx.try_lock().is_some_and(|rx| receive_some(node, wire, rx, round))
+    wire.peer.rx.try_lock().is_some_and(|rx| receive_some(node, wire, rx, round, taker))
 }
 
 /// `receive` that waits for a thread which is about it, and tells the producer of all that was taken.
 pub fn receive_waiting(node: &'static Node, wire: &Arc<Wire>) -> bool {
-    let did = receive_some(node, wire, wire.peer.rx.lock(), ROUND);
+    let did = receive_some(node, wire, wire.peer.rx.lock(), ROUND, &mut Taker::nobody());
     if !did {
         publish(wire, wire.peer.rx.lock());
     }
@@ -64,27 +63,36 @@ fn publish(wire: &Wire, mut rx: Guard<'_, Consumer>) {
     }
 }
 
-fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>, round: usize) -> bool {
+#[inline(always)]
+fn receive_some(
+    node: &'static Node,
+    wire: &Arc<Wire>,
+    rx: Guard<'_, Consumer>,
+    round: usize,
+    taker: &mut Taker<'_>,
+) -> bool {
     let mut inbox = wire.inbox_of(rx);
     let (rx, cache) = inbox.parts();
     let mut any = false;
     let mut corrupt = false;
     for _ in 0..round {
-        match rx.peek() {
-            Ok(Some(entry)) => {
-                any = true;
-                take(node, wire, cache, &entry);
-                rx.release();
-                // An event may have woken a thread that replies: the acknowledgement goes first, however long the round is.
-                if let Some(owed) = cache.owed.take_if(|_| node.wires.own().is_asleep()) {
-                    send::acknowledge(wire, owed);
+        match rx.peek_line() {
+            Peeked::Line(line) if take_plain(node, wire, cache, &line, taker) => {}
+            Peeked::Nothing => break,
+            _ => match rx.peek() {
+                Ok(Some(entry)) => take(node, wire, cache, &entry, taker),
+                Ok(None) => break,
+                Err(_) => {
+                    corrupt = true;
+                    break;
                 }
-            }
-            Ok(None) => break,
-            Err(_) => {
-                corrupt = true;
-                break;
-            }
+            },
+        }
+        any = true;
+        rx.release();
+        // An event may have woken a thread that replies: the acknowledgement goes first, however long the round is.
+        if let Some(owed) = cache.owed.take_if(|_| node.wires.own().is_asleep()) {
+            send::acknowledge(wire, owed);
         }
     }
     let starved = rx.take_starved();
@@ -115,10 +123,11 @@ fn receive_some(node: &'static Node, wire: &Arc<Wire>, rx: Guard<'_, Consumer>, 
     any
 }
 
-fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry) {
+#[inline(never)]
+fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry, taker: &mut Taker<'_>) {
     let h = &entry.header;
     let src = Qpn(h.src_qpn & 0xff_ffff);
-    if !cache.proven.contains(&src.slot()) {
+    if !cache.proven.has(src) {
         // A process speaks for its own QPs only.
         if !wire.peer.owns_slot(src.slot()) {
             return;
@@ -128,7 +137,7 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
             let bytes = unsafe { Run::new(entry.payload.as_ptr(), entry.len) };
             pcap::memory::entry(node, h, bytes, true);
         } else {
-            cache.proven.push(src.slot());
+            cache.proven.add(src);
         }
     }
     if h.kind < ACK && h.flags & FOREIGN != 0 {
@@ -149,12 +158,12 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
         return;
     };
     match h.kind {
-        ACK | NAK | READ_DATA | ATOMIC_ANSWER => answered(wire, &qp, src, entry),
+        ACK | NAK | READ_DATA | ATOMIC_ANSWER => answered(wire, &qp, src, entry, taker),
         FAILED => foreign::failed(wire, &qp, &entry.header),
         _ if h.flags & DATAGRAM != 0 => datagram(&qp, src, entry),
         _ => {
-            if let Some(psn) = request(wire, &qp, src, entry) {
-                owe(wire, cache, Owed { from: qp.num, to: src, psn });
+            if let Some(psn) = request(wire, &qp, src, entry, taker) {
+                owe(wire, &mut cache.owed, Owed { from: qp.num, to: src, psn });
             }
         }
     }
@@ -162,7 +171,13 @@ fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry)
 }
 
 /// Carries a request out; gives the PSN to acknowledge, if there is one.
-fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Psn> {
+pub(super) fn request(
+    wire: &Arc<Wire>,
+    qp: &Arc<Qp>,
+    src: Qpn,
+    entry: &Entry,
+    taker: &mut Taker<'_>,
+) -> Option<Psn> {
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let reliable = h.flags & RELIABLE != 0;
@@ -198,7 +213,27 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
     if h.flags & FIRST != 0 {
         rq.refused = false;
     }
-    match carry_out(qp, &mut rq, src, entry) {
+    let done = carry_out(qp, &mut rq, src, entry, taker);
+    conclude(wire, qp, rq, src, h, done)
+}
+
+/// What follows from carrying out a request: the PSN to acknowledge, if there is one, or an answer.
+pub(super) fn conclude(
+    wire: &Arc<Wire>,
+    qp: &Arc<Qp>,
+    mut rq: Guard<'_, Responder>,
+    src: Qpn,
+    h: &Header,
+    done: Result<Step, Nak>,
+) -> Option<Psn> {
+    let psn = Psn::new(h.seq);
+    let reliable = h.flags & RELIABLE != 0;
+    let rq = &mut *rq;
+    let reply = |rq: &mut Responder, what: Answer| {
+        rq.outbox.push(wire, what);
+        answer(qp, rq, src);
+    };
+    match done {
         Ok(Step::More) => {}
         Ok(Step::Accepted) => {
             rq.psn = psn.plus(1);
@@ -206,11 +241,11 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
         }
         Ok(Step::Answer(what)) => {
             rq.psn = psn.plus(1);
-            reply(&mut rq, what);
+            reply(rq, what);
         }
         Err(nak) if reliable => {
             rq.refused = true;
-            in_vain(qp, &rq, h);
+            in_vain(qp, rq, h);
             if nak == Nak::Rnr {
                 rq.stats.event(Event::RnrNakSent, 1);
             }
@@ -218,10 +253,10 @@ fn request(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) -> Option<Ps
                 rq.stats.refused();
             }
             let timer = rq.min_rnr_timer;
-            reply(&mut rq, Answer::Nak(psn, Refusal::Nak(nak, timer)));
+            reply(rq, Answer::Nak(psn, Refusal::Nak(nak, timer)));
         }
         Err(nak) => {
-            in_vain(qp, &rq, h);
+            in_vain(qp, rq, h);
             match nak {
                 Nak::Silent => {}
                 Nak::Rnr => rq.stats.event(Event::NoReceive, 1),
@@ -241,8 +276,8 @@ fn in_vain(qp: &Qp, rq: &Responder, h: &Header) {
 
 /// Adds to what this round acknowledges.
 #[inline]
-fn owe(wire: &Wire, cache: &mut Cache, owed: Owed) {
-    if let Some(other) = cache.owed.replace(owed)
+pub(super) fn owe(wire: &Wire, waiting: &mut Option<Owed>, owed: Owed) {
+    if let Some(other) = waiting.replace(owed)
         && other.from != owed.from
     {
         send::acknowledge(wire, other);
@@ -297,12 +332,18 @@ pub enum Step {
 }
 
 /// Drives the receive half with an entry of a request.
-pub fn carry_out(qp: &Qp, rq: &mut Responder, src: Qpn, entry: &Entry) -> Result<Step, Nak> {
+pub fn carry_out(
+    qp: &Qp,
+    rq: &mut Responder,
+    src: Qpn,
+    entry: &Entry,
+    taker: &mut Taker<'_>,
+) -> Result<Step, Nak> {
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let Some(op) = WrOpcode::from_raw(h.kind as u32) else { return Err(Nak::InvalidRequest) };
     if let Some(message) = whole::of(entry, op, src)
-        && rq.take_whole(qp, &message, payload(entry))?
+        && rq.take_whole(qp, &message, payload(entry), taker)?
     {
         return Ok(Step::Accepted);
     }
@@ -430,7 +471,7 @@ fn multicast(node: &'static Node, src: Qpn, entry: &Entry) {
 }
 
 /// An answer to a request of ours.
-fn answered(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
+fn answered(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry, taker: &mut Taker<'_>) {
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let mut sq = qp.sq.lock();
@@ -443,7 +484,7 @@ fn answered(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, entry: &Entry) {
     }
     match h.kind {
         ACK if sq.has_sent(psn) => {
-            sq.acked(qp, psn);
+            sq.acked(qp, psn, taker);
         }
         ACK => return,
         NAK => refused(qp, &mut sq, psn, h.imm),
@@ -498,7 +539,7 @@ fn refused(qp: &Qp, sq: &mut Requester, psn: Psn, imm: u32) {
     }
     if why != Refusal::Gone {
         // What came before the refused request was accepted.
-        sq.acked(qp, psn.plus(0xff_ffff));
+        sq.acked(qp, psn.plus(0xff_ffff), &mut Taker::nobody());
     }
     let now = clock::now_ns();
     let waits = match why {

@@ -272,10 +272,16 @@ fn put_request(
 }
 
 /// An entry without payload; false when the ring is full.
+#[inline]
 pub(super) fn put(wire: &Wire, header: &Header) -> bool {
     let mut tx = wire.peer.tx.lock();
-    let Some(slot) = tx.try_reserve(&header.ext, 0) else { return false };
-    slot.commit(header, 0);
+    let line = if header.ext == Ext::None { tx.try_line() } else { None };
+    if let Some(line) = line {
+        line.commit(header, 0);
+    } else {
+        let Some(slot) = tx.try_reserve(&header.ext, 0) else { return false };
+        slot.commit(header, 0);
+    }
     if pcap::is_on() {
         drop(tx);
         trace_answer(header, Run::of(&[]));

@@ -2,7 +2,7 @@
 //! `begun` and `acked` do for any request, for those that need one look each. Where a look finds anything else, nothing has
 //! been done and the long way does it.
 use super::{Requester, completion_of};
-use crate::soft::cq::Cqe;
+use crate::soft::cq::{Cqe, Taker};
 use crate::soft::link::Path;
 use crate::soft::link::wires::Wire;
 use crate::soft::qp::Qp;
@@ -72,7 +72,7 @@ impl Requester {
     /// Completes SENDs and WRITEs at the front that are accepted by `psn`, up to the first request of another kind; none where the
     /// QP needs to be looked at after each.
     #[inline(always)]
-    pub(super) fn retire(&mut self, qp: &Qp, psn: Psn) {
+    pub(super) fn retire(&mut self, qp: &Qp, psn: Psn, taker: &mut Taker<'_>) {
         let is_plain =
             qp.is_rts() && self.doomed.is_none() && self.foreign.is_none() && self.counters.is_none();
         if !is_plain {
@@ -94,7 +94,7 @@ impl Requester {
             if reported && let Some(cq) = &self.cq {
                 let mut cqe = Cqe::new(wr_id, qp.num, completion_of(opcode), WcStatus::Success);
                 cqe.byte_len = length;
-                if cq.push(cqe, false).is_err() {
+                if cq.complete(cqe, false, taker).is_err() {
                     return qp.fail_from_requester(self, Some(EventType::QpFatal));
                 }
             }

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use super::Responder;
-use crate::soft::cq::{Cqe, WC_WITH_IMM};
+use crate::soft::cq::{Cqe, Taker, WC_WITH_IMM};
 use crate::soft::mem::run::Run;
 use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::{Nak, Qp, reason};
@@ -28,7 +28,13 @@ impl Responder {
     /// A SEND that is here whole goes straight into the only SGE of its receive request, as nearly all do. False: no receive
     /// is taken, and `begin` is to see what it can do.
     #[inline]
-    pub fn take_whole(&mut self, qp: &Qp, message: &Whole, bytes: Run<'_>) -> Result<bool, Nak> {
+    pub fn take_whole(
+        &mut self,
+        qp: &Qp,
+        message: &Whole,
+        bytes: Run<'_>,
+        taker: &mut Taker<'_>,
+    ) -> Result<bool, Nak> {
         let is_plain = self.established
             && self.current.is_none()
             && !self.parked
@@ -54,7 +60,9 @@ impl Responder {
             (cqe.imm, cqe.wc_flags) = (imm, WC_WITH_IMM);
         }
         self.stats.done(message.op, length);
-        self.complete(qp, cqe, message.solicited).map(|()| true)
+        // Only the queue's own completions count here, and no message is arriving.
+        let pushed = self.cq.as_ref().is_none_or(|cq| cq.complete(cqe, message.solicited, taker).is_ok());
+        self.ended(qp, pushed).map(|()| true)
     }
 
     /// Takes a receive request for a message that begins; without one the message has not begun.
@@ -134,6 +142,11 @@ impl Responder {
     pub(super) fn complete(&mut self, qp: &Qp, cqe: Cqe, solicited: bool) -> Result<(), Nak> {
         let pushed = self.push(cqe, solicited);
         self.current = None;
+        self.ended(qp, pushed)
+    }
+
+    #[inline]
+    fn ended(&mut self, qp: &Qp, pushed: bool) -> Result<(), Nak> {
         if pushed {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The reading end of a ring. Everything it reads was written by somebody it does not trust.
 use super::{
-    EXT_ATOMIC, EXT_RDMA, Entry, Ext, HEADER, Header, MAX_PAYLOAD, Ring, STARVED, USER_FLAGS, WRAP, lines_of,
-    next_stamp,
+    EXT_ATOMIC, EXT_RDMA, Entry, Ext, HEADER, Header, LINE_PAYLOAD, MAX_PAYLOAD, Ring, STARVED, USER_FLAGS,
+    WRAP, lines_of, next_stamp,
 };
 use crate::soft::link::shm::Corrupt;
 use crate::sys::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -24,6 +24,106 @@ pub struct Consumer {
     /// The last look found nothing.
     idle: bool,
     starved: bool,
+}
+
+/// What `Consumer::peek_line` sees.
+#[derive(Debug)]
+pub enum Peeked {
+    /// Nothing has arrived.
+    Nothing,
+    /// An entry of one line.
+    Line(LineEntry),
+    /// Something that `peek` must look at.
+    Other,
+}
+
+/// An entry of one line without extension as it lay in the ring; taken apart where it is needed.
+#[derive(Clone, Copy, Debug)]
+pub struct LineEntry {
+    first: u64,
+    one: u64,
+    two: u64,
+    three: u64,
+    payload: NonNull<u8>,
+}
+
+impl LineEntry {
+    #[inline(always)]
+    fn all_flags(&self) -> u8 {
+        (self.first >> 40) as u8
+    }
+
+    /// Payload bytes.
+    #[inline(always)]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.one as u32 as usize
+    }
+
+    /// As in [`Entry`].
+    #[inline(always)]
+    pub fn payload(&self) -> NonNull<u8> {
+        self.payload
+    }
+
+    /// As in [`Header`].
+    #[inline(always)]
+    pub fn total(&self) -> u32 {
+        self.three as u32
+    }
+
+    /// As in [`Header`].
+    #[inline(always)]
+    pub fn imm(&self) -> u32 {
+        (self.three >> 32) as u32
+    }
+
+    /// As in [`Header`].
+    #[inline(always)]
+    pub fn kind(&self) -> u8 {
+        (self.first >> 32) as u8
+    }
+
+    /// As in [`Header`].
+    #[inline(always)]
+    pub fn flags(&self) -> u8 {
+        self.all_flags() & USER_FLAGS
+    }
+
+    /// As in [`Header`].
+    #[inline(always)]
+    pub fn dst_qpn(&self) -> u32 {
+        (self.one >> 32) as u32
+    }
+
+    /// As in [`Header`].
+    #[inline(always)]
+    pub fn src_qpn(&self) -> u32 {
+        self.two as u32
+    }
+
+    /// As in [`Header`].
+    #[inline(always)]
+    pub fn seq(&self) -> u32 {
+        (self.two >> 32) as u32
+    }
+
+    /// All of it.
+    #[inline(always)]
+    pub fn entry(&self) -> Entry {
+        let header = Header {
+            kind: self.kind(),
+            flags: self.flags(),
+            spare: (self.first >> 48) as u16,
+            dst_qpn: self.dst_qpn(),
+            src_qpn: self.src_qpn(),
+            seq: self.seq(),
+            total: self.total(),
+            imm: self.imm(),
+            ext: Ext::None,
+        };
+        Entry { header, payload: self.payload, len: self.len() }
+    }
 }
 
 /// Tells without any lock whether the next entry has arrived. Valid as long as the consumer's ring is.
@@ -80,6 +180,30 @@ impl Consumer {
     /// The word to look at without holding this end.
     pub fn watch(&self) -> Arc<Watch> {
         self.next.clone()
+    }
+
+    /// The next entry where it is one line without extension, as most are.
+    #[inline(always)]
+    pub fn peek_line(&mut self) -> Peeked {
+        let Some(ring) = &self.ring else { return Peeked::Nothing };
+        let word = |index| ring.word(self.pos, index);
+        let first = word(0).load(Ordering::Acquire);
+        if first == 0 {
+            self.found_nothing();
+            return Peeked::Nothing;
+        }
+        let [one, two, three] = [1, 2, 3].map(|index| word(index).load(Ordering::Relaxed));
+        // SAFETY: a header lies inside the mapping with its whole line, hence what follows it there.
+        let payload = unsafe { NonNull::new_unchecked(ring.line(self.pos).add(HEADER)) };
+        let line = LineEntry { first, one, two, three, payload };
+        let has_ext = line.all_flags() & !USER_FLAGS != 0;
+        if first as u32 != self.stamp || line.kind() == WRAP || has_ext || line.len() > LINE_PAYLOAD {
+            return Peeked::Other;
+        }
+        self.current = 1;
+        // As in `peek`.
+        ring.prefetch(if self.pos + 1 == ring.lines { 0 } else { self.pos + 1 });
+        Peeked::Line(line)
     }
 
     /// The next entry, if it has arrived; the same again until [`Consumer::release`]. `Corrupt` when the producer wrote

@@ -6,7 +6,7 @@ mod format;
 #[path = "../../../../../../src/soft/link/shm/ring/producer.rs"]
 mod producer;
 
-pub use consumer::{Consumer, Watch};
+pub use consumer::{Consumer, Peeked, Watch};
 pub use format::*;
 pub use producer::{Producer, Slot};
 
