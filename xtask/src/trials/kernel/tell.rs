@@ -20,8 +20,17 @@ static SPENT: AtomicU64 = AtomicU64::new(0);
 
 /// Runs a case and tells its result.
 pub fn tried(suite: &str, column: Column, case: &str, run: impl FnMut() -> Result<(), String>) {
-    let result = until_good(run, may_rerun, |why| again(suite, column, case, why));
-    told(suite, column, case, result);
+    told(suite, column, case, retried(suite, column, case, run));
+}
+
+/// Runs a case, again where it fails; its result is the caller's to tell.
+pub fn retried(
+    suite: &str,
+    column: Column,
+    case: &str,
+    run: impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
+    until_good(run, may_rerun, |why| again(suite, column, case, why))
 }
 
 /// Until it is good, [`TRIES`] times at most; tells of each failure that another run follows.
