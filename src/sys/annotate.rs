@@ -64,12 +64,12 @@ mod tell {
 
 pub use tell::{acquired, handed, released};
 
-/// The standard library's, or one that tells helgrind of itself.
+/// The standard library's, or ones that tell helgrind of themselves.
 #[cfg(not(all(anyverbs_helgrind, target_arch = "x86_64")))]
-pub use std::sync::RwLock;
+pub use std::sync::{OnceLock, RwLock};
 
 #[cfg(all(anyverbs_helgrind, target_arch = "x86_64"))]
-pub use told::RwLock;
+pub use told::{OnceLock, RwLock};
 
 #[cfg(all(anyverbs_helgrind, target_arch = "x86_64"))]
 mod told {
@@ -128,6 +128,47 @@ mod told {
         fn drop(&mut self) {
             unshared(self.at);
             self.inner = None;
+        }
+    }
+    /// As `std::sync::OnceLock`: who gets the value sees all that was done before it was set.
+    #[derive(Debug)]
+    pub struct OnceLock<T>(std::sync::OnceLock<T>);
+
+    impl<T> Default for OnceLock<T> {
+        fn default() -> Self {
+            Self(std::sync::OnceLock::new())
+        }
+    }
+
+    impl<T> OnceLock<T> {
+        fn tell(&self, to_write: bool) {
+            let at = std::ptr::from_ref(self) as usize;
+            shared(at, to_write);
+            unshared(at);
+        }
+
+        #[allow(missing_docs)]
+        pub fn get(&self) -> Option<&T> {
+            let value = self.0.get()?;
+            self.tell(false);
+            Some(value)
+        }
+
+        #[allow(missing_docs)]
+        pub fn set(&self, value: T) -> Result<(), T> {
+            if self.0.get().is_none() {
+                self.tell(true);
+            }
+            self.0.set(value)
+        }
+
+        #[allow(missing_docs)]
+        pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+            self.0.get_or_init(|| {
+                let value = make();
+                self.tell(true);
+                value
+            })
         }
     }
 }

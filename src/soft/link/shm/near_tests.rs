@@ -93,7 +93,7 @@ fn a_region_that_is_near_is_never_written_after_its_deregistration() {
             while !stop.load(relaxed) {
                 let rkey = current.load(relaxed);
                 let Some(near) = look(m, rkey) else { continue };
-                while write(&near, rkey, 64, &[1; 64]) {
+                while !stop.load(relaxed) && write(&near, rkey, 64, &[1; 64]) {
                     wrote.fetch_add(1, relaxed);
                 }
             }

@@ -21,7 +21,7 @@ use crate::soft::stats::Event;
 use crate::soft::transport::Outbox;
 use crate::soft::types::Qpn;
 use crate::soft::wire::{Packet, bth::BthView, bth::DEFAULT_PKEY, cnp, icrc};
-use crate::sys::annotate::RwLock;
+use crate::sys::annotate::{OnceLock, RwLock};
 use crate::sys::clock;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
@@ -35,7 +35,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// Receive calls in a row before others get their turn.
 const ROUNDS: usize = 8;
