@@ -35,8 +35,9 @@ pub const TRIALS: &[Trial] = &[
     Trial { name: "kernel-cost", limit: Duration::from_secs(1000), run: cost::trial },
 ];
 
-/// What runs on Debian 12's own kernel, and on the later one. `conformance` takes longer than all of it and runs where it is named.
-const ALL: &[&str] = &["tools", "commands", "resize", "unplug", "rdmacm", "perftest", "pyverbs"];
+/// What runs on Debian 12's own kernel, and on the later one.
+const ALL: &[&str] =
+    &["tools", "commands", "resize", "unplug", "rdmacm", "perftest", "pyverbs", "conformance"];
 const FEW: &[&str] = &["commands", "resize", "unplug", "later", "pyverbs"];
 
 const NEEDS: &[apt::Need] = &[
