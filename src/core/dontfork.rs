@@ -69,6 +69,12 @@ fn try_marks() -> Result<(), Errno> {
     }
 }
 
+/// Neither `pin` nor `unpin` has anything to do any more: the first memory was registered without protection.
+#[inline(always)]
+pub fn is_out() -> bool {
+    STATE.load(Ordering::Relaxed) == TOO_LATE
+}
+
 /// The memory is about to be pinned.
 ///
 /// # Errors

@@ -314,6 +314,7 @@ unsafe fn register(
 ///
 /// # Safety
 /// `ctx` must be live.
+#[inline(always)]
 unsafe fn pinned(
     ctx: *mut ibv_context,
     addr: *mut c_void,
@@ -322,9 +323,19 @@ unsafe fn pinned(
     make: impl FnOnce() -> *mut ibv_mr,
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: the caller vouches for the context.
-    if !unsafe { pins(ctx, access) } {
+    if dontfork::is_out() || !unsafe { pins(ctx, access) } {
         return Ok(make());
     }
+    pinned_by(addr, length, make)
+}
+
+/// The same, where it pins the memory.
+#[cold]
+fn pinned_by(
+    addr: *mut c_void,
+    length: usize,
+    make: impl FnOnce() -> *mut ibv_mr,
+) -> Result<*mut ibv_mr, Errno> {
     let start = addr.expose_provenance();
     dontfork::pin(start, length)?;
     let mr = make();
@@ -347,11 +358,15 @@ unsafe fn pins(ctx: *mut ibv_context, access: u32) -> bool {
     access & IBV_ACCESS_ON_DEMAND == 0 && library.is_some_and(|library| library.events == Events::Read)
 }
 
-/// The memory of a region, where it is pinned.
+/// The memory of a region, where it is pinned and children may not get it.
 ///
 /// # Safety
 /// `mr` must be a live region, the head of a `verbs_mr`.
+#[inline(always)]
 unsafe fn pinned_memory(mr: *mut ibv_mr) -> Option<(usize, usize)> {
+    if dontfork::is_out() {
+        return None;
+    }
     // SAFETY: the caller vouches for the region.
     unsafe {
         let whole = mr.cast::<verbs_mr>();
