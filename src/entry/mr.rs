@@ -185,13 +185,8 @@ pub(super) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         given(mr, "ibv_dereg_mr", "mr")?;
         // SAFETY: a live MR, the head of a verbs_mr.
         unsafe {
-            let memory = pinned_memory(mr);
-            let rc = context::ops((*mr).context).dereg_mr.ok_or(Errno::EOPNOTSUPP)?(mr.cast());
-            if let Some((start, length)) = memory.filter(|_| rc == 0) {
-                // The application may have unmapped it.
-                _ = dontfork::unpin(start, length);
-            }
-            Ok(rc)
+            let op = context::ops((*mr).context).dereg_mr.ok_or(Errno::EOPNOTSUPP)?;
+            Ok(if dontfork::is_out() { op(mr.cast()) } else { deregister(op, mr) })
         }
     })
 }
@@ -322,20 +317,30 @@ unsafe fn pinned(
     access: u32,
     make: impl FnOnce() -> *mut ibv_mr,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: the caller vouches for the context.
-    if dontfork::is_out() || !unsafe { pins(ctx, access) } {
+    if dontfork::is_out() {
         return Ok(make());
     }
-    pinned_by(addr, length, make)
+    // SAFETY: the caller vouches for the context.
+    unsafe { pinned_by(ctx, addr, length, access, make) }
 }
 
-/// The same, where it pins the memory.
+/// The same, as long as there may be protection.
+///
+/// # Safety
+/// As for `pinned`.
 #[cold]
-fn pinned_by(
+#[inline(never)]
+unsafe fn pinned_by(
+    ctx: *mut ibv_context,
     addr: *mut c_void,
     length: usize,
+    access: u32,
     make: impl FnOnce() -> *mut ibv_mr,
 ) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: the caller vouches for the context.
+    if !unsafe { pins(ctx, access) } {
+        return Ok(make());
+    }
     let start = addr.expose_provenance();
     dontfork::pin(start, length)?;
     let mr = make();
@@ -346,6 +351,25 @@ fn pinned_by(
         why.store();
     }
     Ok(mr)
+}
+
+/// Deregisters by `op`, as long as there may be protection, which then ends.
+///
+/// # Safety
+/// `mr` must be a live region, the head of a `verbs_mr`, and `op` what deregisters it.
+#[cold]
+#[inline(never)]
+unsafe fn deregister(op: unsafe extern "C" fn(*mut verbs_mr) -> c_int, mr: *mut ibv_mr) -> c_int {
+    // SAFETY: the caller vouches for both.
+    unsafe {
+        let memory = pinned_memory(mr);
+        let rc = op(mr.cast());
+        if let Some((start, length)) = memory.filter(|_| rc == 0) {
+            // The application may have unmapped it.
+            _ = dontfork::unpin(start, length);
+        }
+        rc
+    }
 }
 
 /// Whether registering with this access pins the memory.
