@@ -34,7 +34,12 @@ pub fn measure(stage: &Stage, repetitions: u32, samples: &mut Samples) -> Result
     let seconds = 200 + 150 * repetitions;
     let limit = Duration::from_secs(u64::from(seconds) + 30);
     let outcome = run::run(guest::command(&words, seconds)?, limit)?.success()?;
-    if !outcome.out.contains("bench done") || outcome.out.contains("no figure") {
+    let missing: Vec<&str> =
+        outcome.out.lines().skip_while(|line| !line.starts_with("no figure")).take(12).collect();
+    if !missing.is_empty() {
+        return Err(missing.join("\n"));
+    }
+    if !outcome.out.contains("bench done") {
         return Err(format!("{outcome}"));
     }
     samples.read("guest.", &outcome.out);
