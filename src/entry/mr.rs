@@ -90,7 +90,9 @@ pub(super) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
             let mr = if by_fd {
                 op(pd, &mut a)
             } else {
-                pinned((*pd).context, a.addr, a.length, a.access as u32, || op(pd, &mut a))?
+                let (addr, length, access) = (a.addr, a.length, a.access as u32);
+                let mut make = || op(pd, &mut a);
+                if dontfork::is_out() { make() } else { pinned((*pd).context, addr, length, access, make)? }
             };
             Ok(complete(mr, pd, if by_fd { a.fd_offset as *mut c_void } else { a.addr }, a.length))
         }
@@ -300,37 +302,19 @@ unsafe fn register(
     unsafe {
         let op = context::ops((*pd).context).reg_mr.ok_or(Errno::EOPNOTSUPP)?;
         let access = access | optional_access(pd, asked);
-        let mr = pinned((*pd).context, addr, length, access, || op(pd, addr, length, iova, access as c_int))?;
+        let make = || op(pd, addr, length, iova, access as c_int);
+        let mr = if dontfork::is_out() { make() } else { pinned((*pd).context, addr, length, access, make)? };
         Ok(complete(mr, pd, addr, length))
     }
 }
 
-/// Registers by `make`; where the kernel pins the memory, children may not get it.
+/// Registers by `make`, as long as there may be protection; where the kernel pins the memory, children may not get it.
 ///
 /// # Safety
 /// `ctx` must be live.
-#[inline(always)]
-unsafe fn pinned(
-    ctx: *mut ibv_context,
-    addr: *mut c_void,
-    length: usize,
-    access: u32,
-    make: impl FnOnce() -> *mut ibv_mr,
-) -> Result<*mut ibv_mr, Errno> {
-    if dontfork::is_out() {
-        return Ok(make());
-    }
-    // SAFETY: the caller vouches for the context.
-    unsafe { pinned_by(ctx, addr, length, access, make) }
-}
-
-/// The same, as long as there may be protection.
-///
-/// # Safety
-/// As for `pinned`.
 #[cold]
 #[inline(never)]
-unsafe fn pinned_by(
+unsafe fn pinned(
     ctx: *mut ibv_context,
     addr: *mut c_void,
     length: usize,

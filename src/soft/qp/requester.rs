@@ -2,6 +2,7 @@
 mod counting;
 mod limits;
 mod plain;
+mod retry;
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::soft::link::multicast::Fanout;
 use crate::soft::link::shm::near::Nearby;
 use crate::soft::link::wires::Wire;
 use crate::soft::link::{Path, faults, pcap};
-use crate::soft::stats::{Event, Half};
+use crate::soft::stats::Half;
 use crate::soft::types::{
     EventType, Key, MAX_MESSAGE, Psn, QpState, QpType, SendFlags, WcOpcode, WcStatus, WrOpcode,
 };
@@ -359,80 +360,6 @@ impl Requester {
         (self.queue.tail..end)
             .map(|at| (at, self.queue.wqe(at)))
             .find_map(|(at, wqe)| (wqe.psn == psn && !wqe.opcode.is_local()).then_some(at))
-    }
-
-    /// The responder has no receive request for `at`: wait `delay_ns`, then begin there again.
-    /// False when the retries are used up; the QP is then in ERR.
-    pub fn back_off_rnr(&mut self, qp: &Qp, at: u64, now: u64, delay_ns: u64) -> bool {
-        if self.fails_here(qp, at) {
-            return false;
-        }
-        let in_vain = self.was_refused(qp, at);
-        self.stats.event(Event::RnrNakReceived, 1);
-        if self.retry.rnr_retry != 7 {
-            if self.rnr_left == 0 {
-                self.doom(qp, at, WcStatus::RnrRetryExcErr);
-                return false;
-            }
-            self.rnr_left -= 1;
-        }
-        self.goes_back(in_vain);
-        self.rewind(at);
-        self.wait_until = now + delay_ns;
-        true
-    }
-
-    /// Nobody answers: wait the local ACK timeout, then begin at `at` again.
-    /// False when the retries are used up; the QP is then in ERR.
-    pub fn back_off(&mut self, qp: &Qp, at: u64, now: u64) -> bool {
-        if self.fails_here(qp, at) {
-            return false;
-        }
-        let in_vain = self.sent_in_vain(qp, at);
-        self.rewind(at);
-        let Some(delay) = self.retry.timeout_ns() else {
-            self.wait_until = u64::MAX;
-            return true;
-        };
-        self.stats.event(Event::Timeout, 1);
-        if self.retries_left == 0 {
-            self.doom(qp, at, WcStatus::RetryExcErr);
-            return false;
-        }
-        self.goes_back(in_vain);
-        self.retries_left -= 1;
-        self.wait_until = now + delay;
-        true
-    }
-
-    /// A request that is wrong by itself fails at once, whether anybody would take it or not.
-    fn fails_here(&mut self, qp: &Qp, at: u64) -> bool {
-        let sends = !self.queue.wqe(at).wants_answer();
-        let wrong =
-            self.check(qp, at).and_then(|()| if sends { self.gather_nothing(qp, at) } else { Ok(()) });
-        wrong.inspect_err(|status| self.doom(qp, at, *status)).is_err()
-    }
-
-    /// One more timeout or sequence error counts against `retry_cnt`; false when there is none left.
-    pub fn use_retry(&mut self) -> bool {
-        let left = self.retries_left > 0;
-        self.retries_left = self.retries_left.saturating_sub(1);
-        left
-    }
-
-    /// One more RNR counts against `rnr_retry`; false when there is none left.
-    pub fn use_rnr_retry(&mut self) -> bool {
-        if self.retry.rnr_retry == 7 {
-            return true;
-        }
-        let left = self.rnr_left > 0;
-        self.rnr_left = self.rnr_left.saturating_sub(1);
-        left
-    }
-
-    /// Progress was made: all retries are available again.
-    pub fn refill_retries(&mut self) {
-        (self.retries_left, self.rnr_left) = (self.retry.retry_cnt, self.retry.rnr_retry);
     }
 
     /// Request `at` fails with `status`; it does so once all older ones are complete, and takes the QP with it.

@@ -1,7 +1,9 @@
 //! The wires of a process: the slots it has claimed, and a wire to every process of this host that it talks to.
 //!
 //! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `whole` is the short way of SENDs of one
-//! entry, `lines` what of that fits into a cache line and its acknowledgements; `message` says what ring entries mean; `death` is about peers that are gone.
+//! entry, `lines` what of that fits into a cache line and its acknowledgements; `message` says what ring entries mean;
+//! `blocked` is who waits for room in a ring, `shown` what peers see of queue pairs and regions; `death` is about peers that are gone.
+mod blocked;
 mod death;
 pub mod foreign;
 mod inbox;
@@ -12,6 +14,7 @@ mod numbers;
 mod places;
 mod receive;
 mod send;
+mod shown;
 mod twins;
 mod whole;
 
@@ -27,17 +30,15 @@ use numbers::Numbers;
 pub use send::{Answer, Outbox, done_before, pump, repeat, send_datagram};
 pub use whole::header_of_send;
 
-use super::Path;
 use super::shm::own::MR_CAPACITY;
 use super::shm::ring::Header;
-use super::shm::{Own, Peer, QpView, Slot, State, What, direct};
+use super::shm::{Own, Peer, Slot, State};
 use crate::soft::cq::Taker;
 use crate::soft::engine;
 use crate::soft::mem::MemTable;
 use crate::soft::node::Node;
-use crate::soft::qp::{Qp, Shown};
-use crate::soft::stats::{Description, Direct, Record};
-use crate::soft::types::{Access, Key, Qpn};
+use crate::soft::qp::Qp;
+use crate::soft::types::Qpn;
 use crate::sys::annotate::RwLock;
 use crate::sys::clock;
 use crate::sys::errno::Errno;
@@ -45,12 +46,8 @@ use crate::sys::eventfd::EventFd;
 use crate::sys::lock::{Beside, Lock};
 use crate::sys::log::explain;
 
-/// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
-const STRAYS: usize = 4096;
 /// Rounds of receiving for one event of a wire.
 const ROUNDS: usize = 16;
-/// Free lines with which every entry fits, also where it skips the end of the ring.
-const MOST_LINES: usize = 520;
 /// How long after its peer's process has gone a QP fails: a program that ends when all is complete must not find its
 /// last completions among flushed receives.
 const GRACE_NS: u64 = 350_000_000;
@@ -323,31 +320,6 @@ impl Wires {
         node.timers.arm_wire(wire, clock::now_ns() + GRACE_NS);
     }
 
-    /// Tells peers of this user what direct access to the QP needs.
-    pub fn publish_qp(&self, qp: &Qp) {
-        let shown = qp.shown.lock();
-        if !shown.withdrawn {
-            let view = shown.view(qp);
-            // Before the view lets the peer in.
-            qp.record.describe(&shown.description(qp, &view), shown.direct_counts());
-            self.own.publish_qp(qp.num, &view);
-        }
-    }
-
-    /// Withdraws a QP that is being destroyed.
-    pub fn withdraw_qp(&self, qp: &Qp) {
-        {
-            let mut shown = qp.shown.lock();
-            shown.withdrawn = true;
-            self.own.withdraw_qp(qp.num);
-        }
-        self.wait_for_direct(qp);
-        let shown = qp.shown.lock();
-        shown.absorb(&qp.record);
-        let gone = Description { state: None, ..shown.description(qp, &QpView::default()) };
-        qp.record.describe(&gone, None);
-    }
-
     /// Nothing keeps a QP that is being destroyed, and with it its application's descriptors.
     pub fn forget_qp(&self, qp: &Qp) {
         for wire in self.list().iter() {
@@ -356,29 +328,6 @@ impl Wires {
             if cache.qp.as_ref().is_some_and(|cached| cached.num == qp.num) {
                 cache.qp = None;
             }
-        }
-    }
-
-    /// Waits until nobody accesses memory through a QP that no longer allows it.
-    pub fn wait_for_direct(&self, qp: &Qp) {
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let list = self.list();
-        let peers = list.iter().map(|w| &*w.peer);
-        if direct::wait(&self.own, peers, What::Qp(qp.num), direct::WAIT_NS).is_err() {
-            explain(format_args!("qp {:?}: a peer's direct access did not end within a second", qp.num));
-        }
-    }
-
-    /// No peer accesses the region directly just now.
-    pub fn key_is_idle(&self, key: Key) -> bool {
-        let list = self.list();
-        !direct::in_flight(&self.own, list.iter().map(|w| &*w.peer), What::Rkey(key.0))
-    }
-
-    /// If the last region in some file has gone, those who may have it mapped are told.
-    pub fn tell_files_went(&self, node: &Node) {
-        if node.mem.file_went() {
-            self.list().iter().for_each(|wire| wire.peer.tell_files_went());
         }
     }
 
@@ -483,156 +432,5 @@ impl Wire {
     fn catch_up(&self) {
         self.unrung.store(false, Ordering::Relaxed);
         self.peer.notify();
-    }
-
-    /// `qp` found the ring full: it goes on when there is room.
-    fn block(&self, qp: &Qp) {
-        let Some(me) = qp.me() else { return };
-        let mut blocked = self.blocked.lock();
-        if !blocked.iter().any(|q| q.as_ptr() == Arc::as_ptr(&me)) {
-            blocked.push(Arc::downgrade(&me));
-        }
-        self.is_blocked.store(true, Ordering::Release);
-    }
-
-    /// Tries what needs room in the ring. Where it `lacks` it, `qp` goes on when there is some, and it is tried once more:
-    /// room that came before that was known is not told of again.
-    #[inline]
-    fn try_for_room<T>(&self, qp: &Qp, mut attempt: impl FnMut() -> T, lacks: impl Fn(&T) -> bool) -> T {
-        let first = attempt();
-        if !lacks(&first) {
-            return first;
-        }
-        self.block(qp);
-        attempt()
-    }
-
-    /// Sends an answer that waits for no QP of ours, now or when there is room. May be called with QPs' locks held.
-    fn put_or_keep(&self, header: Header) {
-        {
-            let mut strays = self.strays.lock();
-            if strays.len() < STRAYS {
-                strays.push_back(header);
-            }
-        }
-        if !self.put_strays() {
-            self.is_blocked.store(true, Ordering::Release);
-            // Room that came before this was known is not told of again.
-            self.put_strays();
-        }
-    }
-
-    /// Sends kept answers; false when some are left.
-    fn put_strays(&self) -> bool {
-        let mut strays = self.strays.lock();
-        let before = strays.len();
-        while let Some(header) = strays.front() {
-            if !send::put(self, header) {
-                break;
-            }
-            strays.pop_front();
-        }
-        if strays.len() < before {
-            self.peer.notify();
-        }
-        strays.is_empty()
-    }
-
-    /// Lets go on who waits for room; true if somebody could. Called with no lock held. `wait`: also for the ring.
-    fn unblock(self: &Arc<Self>, node: &'static Node, wait: bool) -> bool {
-        if !self.is_blocked.load(Ordering::Relaxed) {
-            return false;
-        }
-        let tx = if wait { Some(self.peer.tx.lock()) } else { self.peer.tx.try_lock() };
-        let (has_room, corrupt) =
-            tx.map_or((false, false), |mut tx| (tx.free_space() > MOST_LINES, tx.is_corrupt()));
-        if corrupt {
-            explain(format_args!(
-                "shm: process {} counts messages that were never sent; its connection is dropped",
-                self.peer.cred().pid
-            ));
-            self.lost(node);
-        }
-        if corrupt || !has_room {
-            return false;
-        }
-        self.is_blocked.store(false, Ordering::Release);
-        if !self.put_strays() {
-            self.is_blocked.store(true, Ordering::Release);
-            return true;
-        }
-        let blocked = std::mem::take(&mut *self.blocked.lock());
-        for qp in blocked.iter().filter_map(Weak::upgrade) {
-            {
-                let mut rq = qp.rq.lock();
-                let to = rq.peer;
-                send::answer(&qp, &mut rq, to);
-            }
-            super::pump(&qp, &mut qp.sq.lock());
-        }
-        !blocked.is_empty()
-    }
-}
-
-impl Shown {
-    /// What the peer's QP has done to our memory without our help, over all its life; none where that is not known.
-    fn direct_counts(&self) -> Option<Direct> {
-        match &self.path {
-            Path::Shm(wire, to) => wire.peer.remote()?.direct_counts(*to),
-            _ => None,
-        }
-    }
-
-    /// Takes that over into `record`.
-    pub fn absorb(&self, record: &Record) {
-        if let (Path::Shm(wire, to), Some(direct)) = (&self.path, self.direct_counts())
-            && let Some(nonce) = wire.peer.nonce()
-        {
-            record.absorb(nonce, *to, &direct);
-        }
-    }
-
-    fn description(&self, qp: &Qp, view: &QpView) -> Description {
-        let (path, peer_pid) = match &self.path {
-            Path::None => (0, 0),
-            Path::Local(_) => (1, std::process::id()),
-            Path::Shm(wire, _) => (2, wire.peer.cred().pid as u32),
-            Path::Absent(_) => (3, 0),
-            Path::Udp(_) => (4, 0),
-        };
-        Description {
-            state: view.state,
-            num: qp.num,
-            path,
-            peer_qpn: self.peer_qpn,
-            peer_nonce: view.peer_nonce,
-            peer_pid,
-            peer_gid: self.peer_gid,
-            mtu: self.mtu,
-        }
-    }
-
-    /// What peers of this user must know for direct access.
-    fn view(&self, qp: &Qp) -> QpView {
-        let mut access = self.access;
-        if self.max_dest_rd_atomic == 0 {
-            access.remove(Access::REMOTE_READ);
-        }
-        if self.counts_remote {
-            access.remove(Access::REMOTE_READ | Access::REMOTE_WRITE);
-        }
-        let peer_nonce = match &self.path {
-            Path::Shm(wire, _) => wire.peer.nonce().unwrap_or(0),
-            _ => 0,
-        };
-        QpView {
-            state: Some(qp.state()),
-            kind: Some(qp.kind),
-            pd: qp.pd.0,
-            access,
-            peer_qpn: self.peer_qpn.0,
-            peer_nonce,
-            is_shared: qp.handles.load(Ordering::Relaxed) > 1,
-        }
     }
 }

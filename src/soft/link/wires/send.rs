@@ -3,12 +3,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::blocked::STRAYS;
 use super::foreign::{self, Turn};
 use super::inbox::Owed;
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal, SOLICITED,
 };
-use super::{STRAYS, Wire, whole};
+use super::{Wire, whole};
 use crate::soft::ah::Ah;
 use crate::soft::link::pcap::{self, Via};
 use crate::soft::link::shm::direct::{self, Direct, OneSided};
