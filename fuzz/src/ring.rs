@@ -184,9 +184,9 @@ fn send(producer: &mut Producer, (header, bytes): &Message) -> bool {
 
 /// The next entry, and at which byte its payload begins.
 fn look(place: &Place, consumer: &mut Consumer) -> Result<Option<(Message, u32)>, Corrupt> {
-    let entry = match consumer.peek_line() {
+    let entry = match consumer.peek_plain() {
         Peeked::Nothing => return Ok(None),
-        Peeked::Line(line) => line.entry(),
+        Peeked::Plain(plain) => plain.entry(),
         Peeked::Other => match consumer.peek()? {
             Some(entry) => entry,
             None => return Ok(None),

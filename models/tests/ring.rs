@@ -49,9 +49,9 @@ fn send_line(producer: &mut Producer, n: u32) -> bool {
 
 /// As the library's: entries of one line by the short look, others by the long one.
 fn take(consumer: &mut Consumer) -> Option<Header> {
-    let header = match consumer.peek_line() {
+    let header = match consumer.peek_plain() {
         Peeked::Nothing => return None,
-        Peeked::Line(line) => line.entry().header,
+        Peeked::Plain(plain) => plain.entry().header,
         Peeked::Other => consumer.peek().expect("nothing is corrupt")?.header,
     };
     consumer.release();

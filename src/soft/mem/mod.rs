@@ -8,6 +8,7 @@ pub mod dm;
 pub mod entry;
 pub mod files;
 pub mod gather;
+pub mod hold;
 mod mapped;
 pub mod pd;
 pub mod run;

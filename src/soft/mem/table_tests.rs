@@ -406,3 +406,28 @@ fn files_are_registered_by_descriptor() {
     w.table.deregister(mr.key, idle).unwrap();
     w.table.deregister(zero.key, idle).unwrap();
 }
+
+#[test]
+fn a_held_region_gives_what_may_be_written_and_keeps_it() {
+    let w = World::new(64);
+    let memory = vec![0u8; 64];
+    let mr = w.register(&memory, ALL).unwrap();
+    let hold = w.table.hold(w.pd.id(), mr.key).unwrap();
+    assert_eq!(hold.key(), mr.key);
+    let room = |va, len| hold.run_mut(va, len).map(|mut run| (run.as_mut_ptr() as u64, run.len()));
+    assert_eq!(room(mr.addr + 60, 4), Some((mr.addr + 60, 4)));
+    assert_eq!(room(mr.addr + 61, 4), None);
+    assert_eq!(room(mr.addr - 1, 4), None);
+    assert_eq!(w.table.deregister(mr.key, idle), Err(Errno::EBUSY));
+    drop(hold);
+    let mr = w.register(&memory, ALL).unwrap();
+    assert!(w.table.hold(w.pd.id(), Key(mr.key.0 ^ 1)).is_none());
+    let other = w.pds.alloc().unwrap();
+    assert!(w.table.hold(other.id(), mr.key).unwrap().run_mut(mr.addr, 1).is_none(), "another domain");
+    w.table.deregister(mr.key, idle).unwrap();
+    assert!(w.table.hold(w.pd.id(), mr.key).is_none());
+    let mr = w.register(&memory, Access::REMOTE_READ).unwrap();
+    assert!(w.table.hold(w.pd.id(), mr.key).unwrap().run_mut(mr.addr, 1).is_none(), "not for writing");
+    let null = w.table.register_null(&w.pd).unwrap();
+    assert!(w.table.hold(w.pd.id(), null.key).is_none(), "no bytes");
+}

@@ -7,6 +7,7 @@ mod retry;
 use std::sync::Arc;
 
 pub use limits::RetryLimits;
+pub use plain::Open;
 
 use super::counters::Attached;
 use super::sendq::SendQueue;

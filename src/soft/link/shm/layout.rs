@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Changes with any incompatible change of a layout, of the ring, or of the message kinds in it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// "anyverbs" as bytes.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"anyverbs");

@@ -1,6 +1,9 @@
 //! What the entries of a ring mean. Requests have their opcode as kind; the rest answers them.
 use crate::soft::qp::Nak;
 
+/// SENDs without immediate data, of `total` bytes each, as many as the payload holds; the first has the number `seq`.
+pub const SENDS: u8 = 0x1f;
+
 /// Everything up to and including `seq` is accepted.
 pub const ACK: u8 = 0x20;
 /// Request `seq` is refused; `imm` says why.

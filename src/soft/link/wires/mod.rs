@@ -1,18 +1,19 @@
 //! The wires of a process: the slots it has claimed, and a wire to every process of this host that it talks to.
 //!
-//! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `whole` is the short way of SENDs of one
-//! entry, `lines` what of that fits into a cache line and its acknowledgements; `message` says what ring entries mean;
+//! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `plain` is the short way of what most entries are,
+//! SENDs of one entry and acknowledgements, `runs` where an entry is several SENDs, `whole` SENDs of one entry that come later; `message` says what ring entries mean;
 //! `blocked` is who waits for room in a ring, `shown` what peers see of queue pairs and regions; `death` is about peers that are gone.
 mod blocked;
 mod death;
 pub mod foreign;
 mod inbox;
-mod lines;
 mod list;
 pub mod message;
 mod numbers;
 mod places;
+mod plain;
 mod receive;
+mod runs;
 mod send;
 mod shown;
 mod twins;
@@ -28,7 +29,6 @@ use list::{List, next_version, watch, with_list};
 pub use list::{Looker, as_looker};
 use numbers::Numbers;
 pub use send::{Answer, Outbox, done_before, pump, repeat, send_datagram};
-pub use whole::header_of_send;
 
 use super::shm::own::MR_CAPACITY;
 use super::shm::ring::Header;

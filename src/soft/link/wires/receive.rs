@@ -3,13 +3,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::inbox::{Cache, Owed};
-use super::lines::take_plain;
 use super::message::{
     ACK, ATOMIC_ANSWER, DATAGRAM, FAILED, FIRST, FOREIGN, LAST, NAK, NO_GRH, READ_DATA, RELIABLE, Refusal,
-    SOLICITED,
+    SENDS, SOLICITED,
 };
+use super::plain::take_plain;
 use super::send::{self, Answer, answer};
-use super::{Wire, foreign, whole};
+use super::{Wire, foreign, runs, whole};
 use crate::soft::cq::Taker;
 use crate::soft::link::shm::ring::{Consumer, Entry, Ext, Header, Peeked};
 use crate::soft::link::{self, pcap};
@@ -76,8 +76,8 @@ fn receive_some(
     let mut any = false;
     let mut corrupt = false;
     for _ in 0..round {
-        match rx.peek_line() {
-            Peeked::Line(line) if take_plain(node, wire, cache, &line, taker) => {}
+        match rx.peek_plain() {
+            Peeked::Plain(plain) if take_plain(node, wire, cache, &plain, taker) => {}
             Peeked::Nothing => break,
             _ => match rx.peek() {
                 Ok(Some(entry)) => take(node, wire, cache, &entry, taker),
@@ -90,10 +90,7 @@ fn receive_some(
         }
         any = true;
         rx.release();
-        // An event may have woken a thread that replies: the acknowledgement goes first, however long the round is.
-        if let Some(owed) = cache.owed.take_if(|_| node.wires.own().is_asleep()) {
-            send::acknowledge(wire, owed);
-        }
+        acknowledge_first(node, wire, cache);
     }
     let starved = rx.take_starved();
     wire.untold.store(true, Ordering::Relaxed);
@@ -123,9 +120,24 @@ fn receive_some(
     any
 }
 
+/// An event may have woken a thread that replies: the acknowledgement goes first, however long the round is.
+#[inline(always)]
+fn acknowledge_first(node: &Node, wire: &Wire, cache: &mut Cache) {
+    if let Some(owed) = cache.owed.take_if(|_| node.wires.own().is_asleep()) {
+        send::acknowledge(wire, owed);
+    }
+}
+
 #[inline(never)]
 fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry, taker: &mut Taker<'_>) {
     let h = &entry.header;
+    if h.kind == SENDS {
+        for send in runs::each(entry) {
+            take(node, wire, cache, &send, taker);
+            acknowledge_first(node, wire, cache);
+        }
+        return;
+    }
     let src = Qpn(h.src_qpn & 0xff_ffff);
     if !cache.proven.has(src) {
         // A process speaks for its own QPs only.
@@ -342,10 +354,12 @@ pub fn carry_out(
     let h = &entry.header;
     let psn = Psn::new(h.seq);
     let Some(op) = WrOpcode::from_raw(h.kind as u32) else { return Err(Nak::InvalidRequest) };
-    if let Some(message) = whole::of(entry, op, src)
-        && rq.take_whole(qp, &message, payload(entry), taker)?
-    {
-        return Ok(Step::Accepted);
+    if let Some(message) = whole::of(entry, op, src) {
+        let (done, ended) = rq.take_whole(qp, &message, payload(entry), taker);
+        ended?;
+        if done > 0 {
+            return Ok(Step::Accepted);
+        }
     }
     let mut request = Request {
         op,

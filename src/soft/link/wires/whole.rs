@@ -1,13 +1,12 @@
 //! SENDs that are one entry of the ring, from one place to one place: nearly all of those that programs wait for. What is out
 //! of the ordinary in any way goes the long way, in `send` and `receive`, which also says what is wrong with it.
-use super::message::{FIRST, LAST, RELIABLE, SOLICITED};
+use super::message::{FIRST, LAST, SOLICITED};
 use super::{Wire, send};
-use crate::soft::link::shm::ring::{Entry, Ext, Header, MAX_PAYLOAD};
+use crate::soft::link::shm::ring::{Entry, Ext, MAX_PAYLOAD};
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::Whole;
-use crate::soft::qp::sendq::Wqe;
 use crate::soft::types::{QpType, Qpn, SendFlags, WrOpcode};
 
 /// Puts a SEND into the ring whose bytes fit into one entry and lie in one place, as with nearly all. False: nothing is
@@ -46,26 +45,6 @@ pub fn put(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) -> bool {
     true
 }
 
-const _: () = assert!(WrOpcode::SendImm.raw() == WrOpcode::Send.raw() + 1);
-
-/// The header of a SEND of a connected QP that is one entry, and nothing but that.
-#[inline(always)]
-pub fn header_of_send(from: Qpn, to: Qpn, wqe: &Wqe, with_imm: bool, is_reliable: bool) -> Header {
-    let reliable = if is_reliable { RELIABLE } else { 0 };
-    let solicited = if wqe.flags.contains(SendFlags::SOLICITED) { SOLICITED } else { 0 };
-    Header {
-        kind: WrOpcode::Send.raw() as u8 + u8::from(with_imm),
-        flags: FIRST | LAST | reliable | solicited,
-        spare: 0,
-        dst_qpn: to.0,
-        src_qpn: from.0,
-        seq: wqe.psn.get(),
-        total: wqe.length,
-        imm: wqe.imm,
-        ext: Ext::None,
-    }
-}
-
 /// The SEND that an entry is, if it is nothing else and all of it is here.
 #[inline]
 pub fn of(entry: &Entry, op: WrOpcode, src_qpn: Qpn) -> Option<Whole> {
@@ -75,5 +54,5 @@ pub fn of(entry: &Entry, op: WrOpcode, src_qpn: Qpn) -> Option<Whole> {
         && h.total as usize == entry.len
         && h.ext == Ext::None;
     let imm = (op == WrOpcode::SendImm).then_some(h.imm);
-    is_whole.then_some(Whole { op, src_qpn, imm, solicited: h.flags & SOLICITED != 0 })
+    is_whole.then_some(Whole { op, src_qpn, imm, solicited: h.flags & SOLICITED != 0, length: h.total })
 }

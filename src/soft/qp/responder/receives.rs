@@ -3,15 +3,16 @@ use std::sync::Arc;
 
 use super::Responder;
 use crate::soft::cq::{Cqe, Taker, WC_WITH_IMM};
+use crate::soft::mem::hold::Hold;
 use crate::soft::mem::run::Run;
 use crate::soft::qp::recvq::RecvQueue;
 use crate::soft::qp::{Nak, Qp, reason};
 use crate::soft::srq::Srq;
 use crate::soft::stats::Event;
-use crate::soft::types::{EventType, QpType, Qpn, Sge, WcOpcode, WcStatus, WrOpcode};
+use crate::soft::types::{EventType, QpType, Qpn, WcOpcode, WcStatus, WrOpcode};
 use crate::sys::log::explain;
 
-/// A SEND that is here whole.
+/// SENDs that are here whole: one, or several that differ in their bytes only.
 #[derive(Debug)]
 pub struct Whole {
     /// SEND, with immediate data or without.
@@ -22,47 +23,63 @@ pub struct Whole {
     pub imm: Option<u32>,
     #[allow(missing_docs)]
     pub solicited: bool,
+    /// Bytes of each.
+    pub length: u32,
 }
 
 impl Responder {
-    /// A SEND that is here whole goes straight into the only SGE of its receive request, as nearly all do. False: no receive
-    /// is taken, and `begin` is to see what it can do.
-    #[inline]
+    /// SENDs that are here whole, whose bytes follow each other, go straight into the only SGE of a receive request each, as nearly all
+    /// do. Gives how many did, and why the one behind them was refused if that took a receive; otherwise `begin` is to see what it can
+    /// do with that one.
+    #[inline(always)]
     pub fn take_whole(
         &mut self,
         qp: &Qp,
-        message: &Whole,
+        sends: &Whole,
         bytes: Run<'_>,
         taker: &mut Taker<'_>,
-    ) -> Result<bool, Nak> {
+    ) -> (u32, Result<(), Nak>) {
         let is_plain = self.established
             && self.current.is_none()
             && !self.parked
             && self.srq.is_none()
             && self.faults.is_none()
             && self.counters.is_none();
-        let Some(queue) = self.queue.as_mut().filter(|_| is_plain) else { return Ok(false) };
-        let Some((wr_id, &[sge])) = queue.front() else { return Ok(false) };
-        let length = bytes.len() as u32;
-        if length > sge.length {
-            return Ok(false);
-        }
-        if length > 0 {
-            let span = qp.node.mem.local(qp.pd, &Sge { length, ..sge }, true);
-            if !span.is_ok_and(|span| !span.is_null() && span.run_mut().fill(bytes).is_ok()) {
-                return Ok(false);
+        let Some(queue) = self.queue.as_mut().filter(|_| is_plain) else { return (0, Ok(())) };
+        let (mut done, mut rest, mut hold) = (0, bytes, None::<Hold<'_>>);
+        let mut pushed = true;
+        while let Some((wr_id, &[sge])) = queue.front() {
+            if sends.length > sge.length {
+                break;
+            }
+            let (mine, behind) = rest.split(sends.length as usize);
+            if sends.length > 0 {
+                if hold.as_ref().is_none_or(|hold| hold.key() != sge.lkey) {
+                    hold = qp.node.mem.hold(qp.pd, sge.lkey);
+                }
+                let room = hold.as_ref().and_then(|hold| hold.run_mut(sge.addr, mine.len()));
+                if room.is_none_or(|mut room| room.fill(mine).is_err()) {
+                    break;
+                }
+            }
+            queue.drop_front();
+            let mut cqe = Cqe::new(wr_id, qp.num, WcOpcode::Recv, WcStatus::Success);
+            (cqe.byte_len, cqe.src_qp) = (sends.length, sends.src_qpn.0);
+            if let Some(imm) = sends.imm {
+                (cqe.imm, cqe.wc_flags) = (imm, WC_WITH_IMM);
+            }
+            self.stats.done(sends.op, sends.length);
+            // Only the queue's own completions count here, and no message is arriving.
+            pushed = self.cq.as_ref().is_none_or(|cq| cq.complete(cqe, sends.solicited, taker).is_ok());
+            if !pushed {
+                break;
+            }
+            (done, rest) = (done + 1, behind);
+            if rest.is_empty() {
+                break;
             }
         }
-        queue.drop_front();
-        let mut cqe = Cqe::new(wr_id, qp.num, WcOpcode::Recv, WcStatus::Success);
-        (cqe.byte_len, cqe.src_qp) = (length, message.src_qpn.0);
-        if let Some(imm) = message.imm {
-            (cqe.imm, cqe.wc_flags) = (imm, WC_WITH_IMM);
-        }
-        self.stats.done(message.op, length);
-        // Only the queue's own completions count here, and no message is arriving.
-        let pushed = self.cq.as_ref().is_none_or(|cq| cq.complete(cqe, message.solicited, taker).is_ok());
-        self.ended(qp, pushed).map(|()| true)
+        (done, self.ended(qp, pushed))
     }
 
     /// Takes a receive request for a message that begins; without one the message has not begun.

@@ -26,20 +26,20 @@ pub struct Consumer {
     starved: bool,
 }
 
-/// What `Consumer::peek_line` sees.
+/// What `Consumer::peek_plain` sees.
 #[derive(Debug)]
 pub enum Peeked {
     /// Nothing has arrived.
     Nothing,
-    /// An entry of one line.
-    Line(LineEntry),
+    /// An entry without extension.
+    Plain(PlainEntry),
     /// Something that `peek` must look at.
     Other,
 }
 
-/// An entry of one line without extension as it lay in the ring; taken apart where it is needed.
+/// An entry without extension as it lay in the ring; taken apart where it is needed.
 #[derive(Clone, Copy, Debug)]
-pub struct LineEntry {
+pub struct PlainEntry {
     first: u64,
     one: u64,
     two: u64,
@@ -47,7 +47,7 @@ pub struct LineEntry {
     payload: NonNull<u8>,
 }
 
-impl LineEntry {
+impl PlainEntry {
     #[inline(always)]
     fn all_flags(&self) -> u8 {
         (self.first >> 40) as u8
@@ -182,9 +182,9 @@ impl Consumer {
         self.next.clone()
     }
 
-    /// The next entry where it is one line without extension, as most are.
+    /// The next entry where it has no extension, as most have none.
     #[inline(always)]
-    pub fn peek_line(&mut self) -> Peeked {
+    pub fn peek_plain(&mut self) -> Peeked {
         let Some(ring) = &self.ring else { return Peeked::Nothing };
         let word = |index| ring.word(self.pos, index);
         let first = word(0).load(Ordering::Acquire);
@@ -195,15 +195,22 @@ impl Consumer {
         let [one, two, three] = [1, 2, 3].map(|index| word(index).load(Ordering::Relaxed));
         // SAFETY: a header lies inside the mapping with its whole line, hence what follows it there.
         let payload = unsafe { NonNull::new_unchecked(ring.line(self.pos).add(HEADER)) };
-        let line = LineEntry { first, one, two, three, payload };
-        let has_ext = line.all_flags() & !USER_FLAGS != 0;
-        if first as u32 != self.stamp || line.kind() == WRAP || has_ext || line.len() > LINE_PAYLOAD {
+        let plain = PlainEntry { first, one, two, three, payload };
+        let has_ext = plain.all_flags() & !USER_FLAGS != 0;
+        if first as u32 != self.stamp || plain.kind() == WRAP || has_ext {
             return Peeked::Other;
         }
-        self.current = 1;
+        let mut lines = 1;
+        if plain.len() > LINE_PAYLOAD {
+            lines = lines_of(0, plain.len().min(MAX_PAYLOAD));
+            if plain.len() > MAX_PAYLOAD || self.pos + lines > ring.lines {
+                return Peeked::Other;
+            }
+        }
+        self.current = lines;
         // As in `peek`.
-        ring.prefetch(if self.pos + 1 == ring.lines { 0 } else { self.pos + 1 });
-        Peeked::Line(line)
+        ring.prefetch(if self.pos + lines == ring.lines { 0 } else { self.pos + lines });
+        Peeked::Plain(plain)
     }
 
     /// The next entry, if it has arrived; the same again until [`Consumer::release`]. `Corrupt` when the producer wrote

@@ -9,7 +9,7 @@ mod consumer;
 mod format;
 mod producer;
 
-pub use consumer::{Consumer, LineEntry, Peeked, Watch};
+pub use consumer::{Consumer, Peeked, PlainEntry, Watch};
 pub use format::*;
 pub use producer::{Producer, Slot};
 

@@ -83,9 +83,9 @@ fn send(p: &mut Producer, n: u64) -> bool {
 
 /// The next entry, by the short look where that is enough, as readers do.
 fn look(c: &mut Consumer) -> Result<Option<Entry>, Corrupt> {
-    match c.peek_line() {
+    match c.peek_plain() {
         Peeked::Nothing => Ok(None),
-        Peeked::Line(line) => Ok(Some(line.entry())),
+        Peeked::Plain(plain) => Ok(Some(plain.entry())),
         Peeked::Other => c.peek(),
     }
 }
