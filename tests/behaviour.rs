@@ -28,7 +28,7 @@ macro_rules! programs {
     };
 }
 
-programs! { polling lists posting sizes flush transitions srq peer access atomics overruns notify acks datagrams rnr windows forking devices versions psns mapped mixed runs }
+programs! { polling lists posting sizes flush transitions srq peer access atomics overruns notify acks datagrams rnr windows forking devices versions psns mapped mixed runs replies }
 
 /// A built program, the library it loads, and the folders of both.
 struct Program(PathBuf, [Scratch; 2]);

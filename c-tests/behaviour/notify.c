@@ -297,8 +297,8 @@ static struct ibv_wc wait_for(struct ear *e)
 static int round_count;
 
 /*
- * A sends, B answers, each waits blocking; one send in sixteen is signaled. An answer may come before the acknowledgement of
- * what it answers: who has two signaled sends under way waits for the older one.
+ * A sends, B answers, each waits blocking; one send in sixteen is signaled. Who has two signaled sends under way waits for the
+ * older one.
  */
 static void bounce(struct ear *e, int first)
 {

@@ -150,6 +150,13 @@ impl<T> Lock<T> {
         self.note();
     }
 
+    /// Somebody holds it or is about to: who has seen what the holder wrote before finds it held, until it is free again.
+    #[inline(always)]
+    pub fn is_busy(&self) -> bool {
+        let held = |word: &AtomicU32| word.load(Ordering::Relaxed) != FREE;
+        held(&self.word) || self.inside.iter().any(held)
+    }
+
     /// Names the lock to checkers.
     #[inline(always)]
     fn place(&self) -> usize {

@@ -11,19 +11,33 @@ pub struct Taker<'a> {
     cq: Option<&'a Cq>,
     places: &'a mut [MaybeUninit<Cqe>],
     got: usize,
+    /// Others poll meanwhile.
+    is_beside: bool,
 }
 
 impl<'a> Taker<'a> {
     /// A thread that polls `cq` and has room for as many completions as there are places.
     #[inline]
     pub fn new(cq: &'a Cq, places: &'a mut [MaybeUninit<Cqe>]) -> Self {
-        Self { cq: Some(cq), places, got: 0 }
+        Self { cq: Some(cq), places, got: 0, is_beside: false }
     }
 
     /// A thread that wants nothing.
     #[inline]
     pub fn nobody() -> Self {
         Self::default()
+    }
+
+    /// A thread that drives the process beside those that poll, and has found what completes for them.
+    #[inline]
+    pub fn beside() -> Self {
+        Self { is_beside: true, ..Self::default() }
+    }
+
+    /// Made by [`beside`](Self::beside).
+    #[inline(always)]
+    pub fn is_beside(&self) -> bool {
+        self.is_beside
     }
 
     /// How many places have been filled, from the first on.

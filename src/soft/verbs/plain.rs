@@ -2,6 +2,7 @@
 use crate::abi::*;
 use crate::soft::link::shm::ring::{Ext, Header, LINE, LINE_PAYLOAD, MAX_PAYLOAD, Producer};
 use crate::soft::link::wires::message::{FIRST, LAST, RELIABLE, SENDS, SOLICITED};
+use crate::soft::link::wires::reply_follows;
 use crate::soft::mem::run::RunMut;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::{Open, Requester};
@@ -82,6 +83,7 @@ pub unsafe fn send(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr) -> *mut 
     let Some(mut open) = sq.open(qp) else { return list };
     let (wire, is_reliable) = (open.wire, open.is_reliable);
     let mut at = list;
+    reply_follows(qp);
     {
         let mut tx = wire.peer.tx.lock();
         // SAFETY: the caller vouches for the list.

@@ -3,7 +3,7 @@
 use super::Path;
 use super::control::{self, Control, RX_ROOM, TX_ROOM};
 use crate::soft::transport::Outbox;
-use crate::soft::wire::{IpUdp, MAX_DATAGRAM, UDP_PORT, icrc};
+use crate::soft::wire::{IpUdp, MAX_DATAGRAM, Opcode, UDP_PORT, icrc};
 use crate::sys::errno::Errno;
 use crate::sys::map::Mapping;
 use crate::sys::uncancelled;
@@ -39,6 +39,12 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
+    /// It answers a request of ours.
+    pub(super) fn is_response(&self) -> bool {
+        let opcode = self.datagram.first().and_then(|raw| Opcode::from_raw(*raw));
+        opcode.is_some_and(|opcode| opcode.operation.is_response())
+    }
+
     /// A router's queue was long (ECN's CE).
     pub fn is_marked(&self) -> bool {
         const ECN: u8 = 3;
@@ -104,7 +110,7 @@ impl RxBatch {
     }
 
     /// The packets of the last receive, in order. What is none of ours (too long, no destination known) is left out.
-    pub fn packets(&self) -> impl Iterator<Item = Received<'_>> {
+    pub fn packets(&self) -> impl Iterator<Item = Received<'_>> + Clone {
         // SAFETY: a private mapping of this length, which the kernel writes only within `receive`, that is not now.
         let bytes = unsafe { std::slice::from_raw_parts(self.bytes.base(), self.bytes.len()) };
         let slots = self.slots.iter().zip(bytes.chunks_exact(SLOT));

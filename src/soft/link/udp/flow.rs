@@ -14,7 +14,7 @@ use crate::soft::transport::responder::Responder;
 use crate::soft::transport::unreliable::{Receiver, Sender};
 use crate::soft::transport::{Outbox, Settings};
 use crate::soft::types::{QpState, QpType};
-use crate::soft::wire::{MAX_DATAGRAM, MAX_PAYLOAD, Packet, Transport, cnp};
+use crate::soft::wire::{MAX_DATAGRAM, MAX_PAYLOAD, Packet, Transport, aeth, bth, cnp, icrc};
 use crate::sys::{clock, lock::Lock};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ const BURST: usize = 64;
 const BURST_BYTES: usize = 64_000;
 /// Headers and ICRC of a packet, at most, bytes.
 const HEADERS: usize = MAX_DATAGRAM - MAX_PAYLOAD;
+/// Bytes of an acknowledgement.
+const ACKNOWLEDGEMENT: usize = bth::LEN + aeth::LEN + icrc::LEN;
 /// Packets of READ responses in a row, before others get their turn.
 const ANSWERS: usize = 1024;
 /// The least time between two CNPs of a flow, nanoseconds.
@@ -52,6 +54,8 @@ pub struct Flow {
     alarm: AtomicU64,
     /// Answers wait for their next turn.
     unfinished: AtomicBool,
+    /// A message is being taken, or its answer has not left: set before anybody can see that it has come.
+    owes: AtomicBool,
     /// The host that it shares with other flows, and whether it has something under way there.
     destination: Arc<Destination>,
     is_active: AtomicBool,
@@ -137,6 +141,7 @@ impl Flow {
             connection,
             alarm: AtomicU64::new(0),
             unfinished: AtomicBool::new(false),
+            owes: AtomicBool::new(false),
             destination,
             is_active: AtomicBool::new(false),
             notified: AtomicU64::new(0),
@@ -185,8 +190,8 @@ impl Flow {
                     }
                 };
                 side.sq.stats.sent(out.len(), out.bytes());
-                if !out.is_empty() {
-                    self.pay_along(qp, now, out);
+                if !out.is_empty() && self.owes.load(Ordering::Acquire) {
+                    self.pay_along(qp, now, out, side.sq.faults.is_none());
                 }
                 unlooked += out.len();
                 let chance = side.sq.faults.as_mut().map(|faults| &mut faults.chance);
@@ -272,6 +277,7 @@ impl Flow {
             // A refusal that moved the QP to ERR may have been lost.
             Receiving::Reliable(r, _) if listens || (qp.state() == QpState::Err && r.has_last_word()) => {
                 r.set_rnr_timer(rq.min_rnr_timer);
+                self.owes.store(true, Ordering::Release);
                 r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
                 // Only what completes a receive may make the application answer.
                 let completes =
@@ -279,7 +285,9 @@ impl Flow {
                 if completes {
                     self.spoken_to.store(now, Ordering::Relaxed);
                 }
-                match r.has_replies() {
+                let owes = r.has_replies();
+                self.owes.store(owes, Ordering::Release);
+                match owes {
                     true if completes && r.owes_acknowledgement() => Due::Later,
                     true => Due::Now,
                     false => Due::Never,
@@ -296,8 +304,12 @@ impl Flow {
         }
     }
 
-    /// An acknowledgement is ready and may wait from `now` on; false: it may not, since the last one waited too long.
+    /// An acknowledgement is ready and may wait from `now` on; false: it may not, since the last one waited too long, or it has
+    /// left with an answer already.
     pub(super) fn owe(&self, now: u64) -> bool {
+        if !self.owes.load(Ordering::Relaxed) {
+            return false;
+        }
         let hurry = self.hurry.load(Ordering::Relaxed);
         if hurry > 0 {
             self.hurry.store(hurry - 1, Ordering::Relaxed);
@@ -326,20 +338,28 @@ impl Flow {
         }
     }
 
-    /// Adds the acknowledgement that waits to what leaves anyway.
-    fn pay_along(&self, qp: &Qp, now: u64, out: &mut Outbox) {
-        if self.owes_since.load(Ordering::Relaxed) == 0 {
+    /// Sends the acknowledgement of what has come before `out` leaves, which may be the answer: a program that has the answer finds
+    /// what it answers complete. One that has waited for it goes along, behind a packet that the kernel takes as one with it (`joins`):
+    /// the receiver takes such a pair's acknowledgement first. The send half's lock is held.
+    #[inline(never)]
+    fn pay_along(&self, qp: &Qp, now: u64, out: &mut Outbox, joins: bool) {
+        // A thread that takes a message holds it until that is done.
+        let mut rq = qp.rq.lock();
+        let waited = self.owes_since.load(Ordering::Relaxed) != 0;
+        let is_pair = waited && joins && self.joins() && out.len() == 1 && out.bytes() > ACKNOWLEDGEMENT;
+        let mut receiving = self.receiving.lock();
+        let Receiving::Reliable(r, _) = &mut *receiving else { return };
+        if !r.owes_acknowledgement() {
             return;
         }
-        // A thread that receives sends it anyway.
-        let Some(mut rq) = qp.rq.try_lock() else { return };
-        let Some(mut receiving) = self.receiving.try_lock() else { return };
-        if let Receiving::Reliable(r, _) = &mut *receiving
-            && r.owes_acknowledgement()
-        {
+        if is_pair && qp.node.udp.joins() {
             let (packets, bytes) = (out.len(), out.bytes());
             r.transmit(&mut Receives { qp, rq: &mut rq }, out, 1);
             rq.stats.sent(out.len() - packets, out.bytes() - bytes);
+            self.owes.store(r.has_replies(), Ordering::Release);
+        } else {
+            drop(receiving);
+            self.reply(qp, &mut rq);
         }
         self.paid(now);
     }
@@ -419,6 +439,7 @@ impl Flow {
                 }
             }
         });
+        self.owes.store(more, Ordering::Release);
         self.unfinished.store(more, Ordering::Relaxed);
         if more {
             self.set_alarm(qp, Some(clock::now_ns() + pause));

@@ -22,7 +22,7 @@ use crate::sys::{errno::Errno, fd, fork::ParentFd, is_setuid, log, uncancelled};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use batch::{Received, RxBatch};
 pub(in crate::soft::link) use sides::op_of;
@@ -168,6 +168,11 @@ impl Endpoint {
     /// What it does not take is lost, as on a wire.
     pub fn send(&self, path: &Path, out: &mut Outbox, join: bool) {
         batch::send(self.sender(), &path.ip_udp(), path, out, join);
+    }
+
+    /// The kernel takes many packets as one.
+    fn joins(&self) -> bool {
+        self.segments.load(Ordering::Relaxed)
     }
 
     fn sender(&self) -> batch::Sender<'_> {

@@ -106,6 +106,17 @@ struct Touched {
     answered: bool,
 }
 
+/// Packets that are being taken.
+struct Work<'a> {
+    node: &'a Node,
+    now: u64,
+    /// Those for other processes go on to them,
+    pass: bool,
+    /// as some did.
+    passed: bool,
+    touched: Vec<Touched>,
+}
+
 /// An open port.
 #[derive(Debug)]
 pub(super) struct Door {
@@ -247,6 +258,11 @@ impl Port {
             },
             _ => out.clear(),
         }
+    }
+
+    /// Packets that leave together may leave as one, which the receiver then has as one.
+    pub(super) fn joins(&self) -> bool {
+        self.door.get().is_some_and(|door| door.endpoint.joins()) && !pcap::is_on()
     }
 
     /// Sends packets one by one, after faults have struck and a trace has seen what goes.
@@ -431,40 +447,34 @@ impl Port {
 
     /// Takes datagrams as if the socket had brought them, after whoever is at it already: for tests, which say what a stranger
     /// sends. Called with no lock held.
-    pub fn take<'a>(&self, node: &Node, datagrams: impl Iterator<Item = Received<'a>>) {
+    pub fn take<'a>(&self, node: &Node, datagrams: impl Iterator<Item = Received<'a>> + Clone) {
         let _batch = self.batch.lock();
         self.serve(node, datagrams, false, false);
     }
 
     /// Takes packets in order, and answers. `pass`: those for other processes go on to them. `again`: this thread will look
     /// again.
-    fn serve<'a>(&self, node: &Node, packets: impl Iterator<Item = Received<'a>>, pass: bool, again: bool) {
-        let mut touched: Vec<Touched> = Vec::new();
-        let now = clock::now_ns();
-        self.heard.store(now, Ordering::Relaxed);
-        let mut passed = false;
-        for received in packets {
-            if pcap::is_on() {
-                node.trace.received(&received);
-            }
-            let Ok(to) = BthView::new_checked(received.datagram).map(|view| view.dest_qpn()) else {
-                count_lost(node, &received, Event::Malformed);
-                continue;
-            };
-            if received.ip.dst.is_multicast() || to == Qpn::MULTICAST {
-                take_for_group(node, &received);
-                continue;
-            }
-            let known = touched.iter().find(|t| t.qp.num == to).map(|t| t.qp.clone()).or_else(|| node.qp(to));
-            match known {
-                Some(qp) => self.take_for(now, &received, &qp, &mut touched),
-                None if pass && slot::SLOTS.contains(&to.slot()) && !node.owns_slot(to.slot()) => {
-                    self.share.put(to.slot(), &received);
-                    passed = true;
-                }
-                None => count_lost(node, &received, Event::Dropped),
-            }
+    fn serve<'a>(
+        &self,
+        node: &Node,
+        packets: impl Iterator<Item = Received<'a>> + Clone,
+        pass: bool,
+        again: bool,
+    ) {
+        let mut work = Work { node, now: clock::now_ns(), pass, passed: false, touched: Vec::new() };
+        self.heard.store(work.now, Ordering::Relaxed);
+        if pcap::is_on() {
+            packets.clone().for_each(|received| node.trace.received(&received));
         }
+        if packets.clone().nth(1).is_none() {
+            packets.for_each(|received| self.take_one(&received, &mut work));
+        } else {
+            // What an answer answers is complete before the answer is there to be seen, also where both came together.
+            let is_response = Received::is_response;
+            packets.clone().filter(is_response).for_each(|received| self.take_one(&received, &mut work));
+            packets.filter(|r| !is_response(r)).for_each(|received| self.take_one(&received, &mut work));
+        }
+        let Work { now, passed, touched, .. } = work;
         for Touched { qp, flow, due, answered } in &touched {
             let due = match due {
                 Due::Later if again && self.owed.wait(node, qp, flow, now) => Due::Later,
@@ -477,6 +487,25 @@ impl Port {
         }
         if passed && self.share.flush() {
             node.engine.heed(node);
+        }
+    }
+
+    fn take_one(&self, received: &Received<'_>, work: &mut Work<'_>) {
+        let node = work.node;
+        let Ok(to) = BthView::new_checked(received.datagram).map(|view| view.dest_qpn()) else {
+            return count_lost(node, received, Event::Malformed);
+        };
+        if received.ip.dst.is_multicast() || to == Qpn::MULTICAST {
+            return take_for_group(node, received);
+        }
+        let touched = work.touched.iter().find(|t| t.qp.num == to);
+        match touched.map(|t| t.qp.clone()).or_else(|| node.qp(to)) {
+            Some(qp) => self.take_for(work.now, received, &qp, &mut work.touched),
+            None if work.pass && slot::SLOTS.contains(&to.slot()) && !node.owns_slot(to.slot()) => {
+                self.share.put(to.slot(), received);
+                work.passed = true;
+            }
+            None => count_lost(node, received, Event::Dropped),
         }
     }
 

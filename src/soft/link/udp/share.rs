@@ -229,7 +229,7 @@ pub fn packets(message: &[u8]) -> Packets<'_> {
 }
 
 /// The packets of a message; a malformed rest is left.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Packets<'a> {
     bytes: &'a [u8],
 }

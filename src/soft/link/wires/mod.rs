@@ -28,6 +28,7 @@ use inbox::{Cache, Proven};
 use list::{List, next_version, watch, with_list};
 pub use list::{Looker, as_looker};
 use numbers::Numbers;
+pub use receive::reply_follows;
 pub use send::{Answer, Outbox, done_before, pump, repeat, send_datagram};
 
 use super::shm::own::MR_CAPACITY;

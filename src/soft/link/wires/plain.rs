@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Wire;
 use super::inbox::{Cache, Owed};
 use super::message::{ACK, DATAGRAM, FIRST, FOREIGN, LAST, RELIABLE, SENDS, SOLICITED};
-use super::receive::{conclude, owe, request};
+use super::receive::{accept, conclude, owe, request};
 use super::runs;
 use crate::soft::cq::Taker;
 use crate::soft::link;
@@ -63,7 +63,9 @@ fn sent(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, plain: &PlainEntry, taker: &mu
         (done, ended) = rq.take_whole(qp, &sends_of(plain, src), payload_of(plain), taker);
         if done > 0 {
             rq.psn = psn.plus(done);
-            accepted = (qp.kind == QpType::Rc).then(|| psn.plus(done - 1));
+            let owed = |psn| Owed { from: qp.num, to: src, psn };
+            let owed = (qp.kind == QpType::Rc).then(|| owed(psn.plus(done - 1)));
+            accepted = owed.and_then(|owed| accept(wire, qp, owed, taker));
             if done as usize * plain.total() as usize == plain.len() {
                 return accepted;
             }
@@ -89,7 +91,7 @@ fn sent_partly(
         Ok(()) => drop(rq),
         Err(nak) => {
             let refused = rest.next().map(|send| send.header).unwrap_or(plain.entry().header);
-            conclude(wire, qp, rq, src, &refused, Err(nak));
+            conclude(wire, qp, rq, src, &refused, Err(nak), taker);
         }
     }
     for send in rest {

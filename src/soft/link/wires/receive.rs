@@ -38,7 +38,7 @@ pub fn receive(node: &'static Node, wire: &Arc<Wire>, burst: bool, taker: &mut T
 
 /// `receive` that waits for a thread which is about it, and tells the producer of all that was taken.
 pub fn receive_waiting(node: &'static Node, wire: &Arc<Wire>) -> bool {
-    let did = receive_some(node, wire, wire.peer.rx.lock(), ROUND, &mut Taker::nobody());
+    let did = receive_some(node, wire, wire.peer.rx.lock(), ROUND, &mut Taker::beside());
     if !did {
         publish(wire, wire.peer.rx.lock());
     }
@@ -90,7 +90,6 @@ fn receive_some(
         }
         any = true;
         rx.release();
-        acknowledge_first(node, wire, cache);
     }
     let starved = rx.take_starved();
     wire.untold.store(true, Ordering::Relaxed);
@@ -120,21 +119,12 @@ fn receive_some(
     any
 }
 
-/// An event may have woken a thread that replies: the acknowledgement goes first, however long the round is.
-#[inline(always)]
-fn acknowledge_first(node: &Node, wire: &Wire, cache: &mut Cache) {
-    if let Some(owed) = cache.owed.take_if(|_| node.wires.own().is_asleep()) {
-        send::acknowledge(wire, owed);
-    }
-}
-
 #[inline(never)]
 fn take(node: &'static Node, wire: &Arc<Wire>, cache: &mut Cache, entry: &Entry, taker: &mut Taker<'_>) {
     let h = &entry.header;
     if h.kind == SENDS {
         for send in runs::each(entry) {
             take(node, wire, cache, &send, taker);
-            acknowledge_first(node, wire, cache);
         }
         return;
     }
@@ -226,7 +216,7 @@ pub(super) fn request(
         rq.refused = false;
     }
     let done = carry_out(qp, &mut rq, src, entry, taker);
-    conclude(wire, qp, rq, src, h, done)
+    conclude(wire, qp, rq, src, h, done, taker)
 }
 
 /// What follows from carrying out a request: the PSN to acknowledge, if there is one, or an answer.
@@ -237,6 +227,7 @@ pub(super) fn conclude(
     src: Qpn,
     h: &Header,
     done: Result<Step, Nak>,
+    taker: &Taker<'_>,
 ) -> Option<Psn> {
     let psn = Psn::new(h.seq);
     let reliable = h.flags & RELIABLE != 0;
@@ -249,7 +240,8 @@ pub(super) fn conclude(
         Ok(Step::More) => {}
         Ok(Step::Accepted) => {
             rq.psn = psn.plus(1);
-            return reliable.then_some(psn);
+            let owed = reliable.then_some(Owed { from: qp.num, to: src, psn });
+            return owed.and_then(|owed| accept(wire, qp, owed, taker));
         }
         Ok(Step::Answer(what)) => {
             rq.psn = psn.plus(1);
@@ -277,6 +269,26 @@ pub(super) fn conclude(
         }
     }
     None
+}
+
+/// Messages up to this one are accepted: the PSN to acknowledge later. Where another thread may reply already, one that polls or that
+/// an event has woken, the acknowledgement leaves here, while the lock of the receive half is held: `reply_follows` waits for that.
+#[inline(always)]
+pub(super) fn accept(wire: &Wire, qp: &Qp, owed: Owed, taker: &Taker<'_>) -> Option<Psn> {
+    if taker.is_beside() || qp.node.wires.own().is_asleep() {
+        send::acknowledge(wire, owed);
+        return None;
+    }
+    Some(owed.psn)
+}
+
+/// What is sent now may be a reply: whoever has it finds complete what it answers, also where one thread takes a message and
+/// another replies to it already. The lock of the receive half is not held.
+#[inline(always)]
+pub fn reply_follows(qp: &Qp) {
+    if qp.rq.is_busy() {
+        drop(qp.rq.lock());
+    }
 }
 
 /// Counts a request that was not accepted, with its last piece.
