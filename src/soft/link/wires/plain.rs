@@ -52,7 +52,7 @@ pub(super) fn take_plain(
     }
 }
 
-/// Carries out the SENDs of one plain, as `request` does each, which also sees to what is out of the ordinary.
+/// Carries out the SENDs of one entry, as `request` does each, which also sees to what is out of the ordinary.
 #[inline(always)]
 fn sent(wire: &Arc<Wire>, qp: &Arc<Qp>, src: Qpn, plain: &PlainEntry, taker: &mut Taker<'_>) -> Option<Psn> {
     let (mut accepted, mut done, mut ended) = (None, 0, Ok(()));

@@ -70,8 +70,10 @@ impl Responder {
             }
             self.stats.done(sends.op, sends.length);
             // Only the queue's own completions count here, and no message is arriving.
-            pushed = self.cq.as_ref().is_none_or(|cq| cq.complete(cqe, sends.solicited, taker).is_ok());
-            if !pushed {
+            if let Some(cq) = &self.cq
+                && cq.complete(cqe, sends.solicited, taker).is_err()
+            {
+                pushed = false;
                 break;
             }
             (done, rest) = (done + 1, behind);
