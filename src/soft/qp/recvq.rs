@@ -1,8 +1,8 @@
 //! Receive work requests in private memory, of a QP or of an SRQ.
 use std::sync::Arc;
 
-use crate::soft::mem::area::{Allocator, Area, Purpose, zeros};
-use crate::soft::types::Sge;
+use crate::soft::mem::area::{Allocator, Area, Purpose};
+use crate::soft::types::{Key, Sge};
 use crate::sys::errno::Errno;
 
 /// A receive request that a message has taken.
@@ -19,12 +19,13 @@ pub struct Taken {
 /// A ring of receive requests, taken in the order of posting.
 #[derive(Debug)]
 pub struct RecvQueue {
-    wr_ids: Box<[u64]>,
-    counts: Box<[u32]>,
-    sges: Area<Sge>,
+    /// Of each request a head, in the form of an SGE, and behind it its SGEs: what a message needs lies together.
+    cells: Area<Sge>,
     allocator: Option<(Arc<dyn Allocator>, Purpose)>,
     depth: u32,
     max_sge: u32,
+    /// Places for requests less one, a power of two less one.
+    mask: usize,
     tail: u64,
     head: u64,
 }
@@ -32,16 +33,7 @@ pub struct RecvQueue {
 impl RecvQueue {
     /// A queue that holds nothing.
     pub fn none() -> Self {
-        Self {
-            wr_ids: Box::default(),
-            counts: Box::default(),
-            sges: Area::none(),
-            allocator: None,
-            depth: 0,
-            max_sge: 0,
-            tail: 0,
-            head: 0,
-        }
+        Self { cells: Area::none(), allocator: None, depth: 0, max_sge: 0, mask: 0, tail: 0, head: 0 }
     }
 
     /// A queue for `depth` requests of up to `max_sge` SGEs, in memory of the allocator if there is one. ENOMEM where
@@ -54,9 +46,8 @@ impl RecvQueue {
         let slots = (depth as usize).next_power_of_two();
         let purpose = allocator.as_ref().map_or(Purpose::RecvQueue, |(_, purpose)| *purpose);
         let from = allocator.as_ref().map(|(from, _)| from);
-        let sges = Area::zeros(slots * max_sge as usize, from, purpose)?;
-        let (wr_ids, counts) = (zeros(slots)?, zeros(slots)?);
-        Ok(Self { wr_ids, counts, sges, allocator, depth, max_sge, tail: 0, head: 0 })
+        let cells = Area::zeros(slots * (1 + max_sge as usize), from, purpose)?;
+        Ok(Self { cells, allocator, depth, max_sge, mask: slots - 1, tail: 0, head: 0 })
     }
 
     /// Requests that it holds at most.
@@ -85,11 +76,10 @@ impl RecvQueue {
         if self.len() >= self.depth {
             return Err(Errno::ENOMEM);
         }
-        let slot = self.head as usize & (self.wr_ids.len() - 1);
-        self.wr_ids[slot] = wr_id;
-        self.counts[slot] = sges.len() as u32;
-        let first = slot * self.max_sge as usize;
-        for (place, sge) in self.sges[first..].iter_mut().zip(sges) {
+        let first = self.first(self.head);
+        let Some([head, places @ ..]) = self.cells.get_mut(first..) else { return Err(Errno::ENOMEM) };
+        *head = Sge { addr: wr_id, length: sges.len() as u32, lkey: Key(0) };
+        for (place, sge) in places.iter_mut().zip(sges) {
             *place = sge;
         }
         self.head += 1;
@@ -114,9 +104,15 @@ impl RecvQueue {
         if self.is_empty() {
             return None;
         }
-        let slot = self.tail as usize & (self.wr_ids.len() - 1);
-        let first = slot * self.max_sge as usize;
-        Some((self.wr_ids[slot], &self.sges[first..first + self.counts[slot] as usize]))
+        let [head, places @ ..] = self.cells.get(self.first(self.tail)..)? else { return None };
+        // The memory may be the application's: it holds no more than was asked for.
+        Some((head.addr, places.get(..head.length.min(self.max_sge) as usize)?))
+    }
+
+    /// Where request number `at` begins.
+    #[inline]
+    fn first(&self, at: u64) -> usize {
+        (at as usize & self.mask) * (1 + self.max_sge as usize)
     }
 
     /// The oldest request, which there is, has been used.
@@ -133,12 +129,9 @@ impl RecvQueue {
 
     /// Takes the oldest request and forgets all but its wr_id (flush).
     pub fn pop_wr_id(&mut self) -> Option<u64> {
-        if self.is_empty() {
-            return None;
-        }
-        let slot = self.tail as usize & (self.wr_ids.len() - 1);
-        self.tail += 1;
-        Some(self.wr_ids[slot])
+        let (wr_id, _) = self.front()?;
+        self.drop_front();
+        Some(wr_id)
     }
 
     /// Changes the depth; EINVAL when the waiting requests do not fit, ENOMEM where there is no memory.
@@ -147,13 +140,10 @@ impl RecvQueue {
             return Err(Errno::EINVAL);
         }
         let mut new = Self::new_in(depth, self.max_sge, self.allocator.clone())?;
-        while !self.is_empty() {
-            let slot = self.tail as usize & (self.wr_ids.len() - 1);
-            let first = slot * self.max_sge as usize;
-            let sges = self.sges[first..first + self.counts[slot] as usize].iter().copied();
-            let posted = new.post(self.wr_ids[slot], sges);
+        while let Some((wr_id, sges)) = self.front() {
+            let posted = new.post(wr_id, sges.iter().copied());
             debug_assert!(posted.is_ok());
-            self.tail += 1;
+            self.drop_front();
         }
         *self = new;
         Ok(())
