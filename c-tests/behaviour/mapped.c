@@ -443,6 +443,160 @@ TEST(writes_to_the_memory_of_a_dead_process_end)
     }
 }
 
+/* Requests of both ways, so many that the library knows the region well. */
+static void use_often(struct side *s, struct address *there)
+{
+    write_until_mapped(s, there);
+    for (int i = 0; i < 200; i++)
+        EXPECT_EQ(operate(s, i % 2 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ, 8, there, 0), IBV_WC_SUCCESS);
+}
+
+static void owner_that_receives(int fd)
+{
+    struct side s;
+    struct region r;
+
+    make_side(&s, open_device(), IBV_QPT_RC, SIZE);
+    make_region(&s, &r, ALL_ACCESS);
+    join_owner(fd, &s, &r);
+    ZERO(recv_one(&s, 70, 0, 64));
+    NEXT(s.cq, 70, IBV_WC_SUCCESS);
+    together(fd);
+    ZERO(ibv_dereg_mr(r.mr));
+    drop_memory(&r);
+    together(fd);
+    drop_side(&s);
+}
+
+TEST(lists_of_all_kinds_of_requests_take_effect_and_complete_in_their_order)
+{
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
+                                                 IBV_WR_RDMA_READ};
+    enum { N = sizeof(opcodes) / sizeof(*opcodes) };
+
+    EACH_KIND(PRIVATE) {
+        struct side s;
+        struct address there;
+        struct ibv_sge sges[N];
+        struct ibv_send_wr wrs[N], *bad = NULL;
+        uint64_t *words;
+        int fd;
+        pid_t pid = with_other(owner_that_receives, &fd);
+
+        there = join_writer(fd, &s);
+        use_often(&s, &there);
+        words = (uint64_t *)s.buffer;
+        for (int i = 0; i < N; i++) {
+            words[i] = 100 + (uint64_t)i;
+            sges[i] = sge_of(&s, (size_t)i * 8, 8);
+            wrs[i] = send_wr(10 + (uint64_t)i, &sges[i], opcodes[i]);
+            wrs[i].wr.rdma.remote_addr = there.addr;
+            wrs[i].wr.rdma.rkey = there.rkey;
+            wrs[i].next = i + 1 < N ? &wrs[i + 1] : NULL;
+        }
+        /* The second WRITE says nothing, and the READ behind it waits for nothing. */
+        wrs[3].send_flags = 0;
+        wrs[4].send_flags |= IBV_SEND_FENCE;
+        ZERO(ibv_post_send(s.qp, wrs, &bad));
+        for (int i = 0; i < N; i++)
+            if (i != 3)
+                NEXT(s.cq, 10 + (uint64_t)i, IBV_WC_SUCCESS);
+        EXPECT_EQ(words[1], 100);
+        EXPECT_EQ(words[4], 103);
+        EXPECT_EQ(words[5], 103);
+        /* Where one is refused those before it go, and none behind it. */
+        words[0] = 7;
+        words[2] = 8;
+        wrs[0].next = &wrs[1];
+        wrs[1].send_flags |= IBV_SEND_INLINE;
+        wrs[1].next = &wrs[3];
+        wrs[3].next = NULL;
+        sges[3] = sge_of(&s, 16, 8);
+        REFUSED(ibv_post_send(s.qp, wrs, &bad), EINVAL, "INLINE");
+        EXPECT(bad == &wrs[1]);
+        NEXT(s.cq, 10, IBV_WC_SUCCESS);
+        EXPECT_EQ(operate(&s, IBV_WR_RDMA_READ, 8, &there, 0), IBV_WC_SUCCESS);
+        EXPECT_EQ(words[0], 7);
+        together(fd);
+        together(fd);
+        ends_well(pid);
+        drop_side(&s);
+        close(fd);
+    }
+}
+
+enum change { NO_CHANGE, WRONG_KEY, BEYOND, BEFORE, REVOKED, OWNER_FAILED, NO_LOCAL_KEY, OWN_FAILED, CHANGES };
+
+static void owner_that_changes(int fd)
+{
+    struct side s;
+    struct region r;
+    enum change change;
+    struct ibv_qp_attr none = {.qp_access_flags = IBV_ACCESS_LOCAL_WRITE}, err = {.qp_state = IBV_QPS_ERR};
+
+    make_side(&s, open_device(), IBV_QPT_RC, SIZE);
+    make_region(&s, &r, ALL_ACCESS);
+    join_owner(fd, &s, &r);
+    hear(fd, &change, sizeof(change));
+    if (change == REVOKED)
+        ZERO(ibv_modify_qp(s.qp, &none, IBV_QP_ACCESS_FLAGS));
+    if (change == OWNER_FAILED)
+        ZERO(ibv_modify_qp(s.qp, &err, IBV_QP_STATE));
+    together(fd);
+    together(fd);
+    ZERO(ibv_dereg_mr(r.mr));
+    drop_memory(&r);
+    drop_side(&s);
+}
+
+static void changed(enum change change, enum ibv_wr_opcode opcode)
+{
+    static const enum ibv_wc_status ends[CHANGES] = {
+        IBV_WC_SUCCESS, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_ACCESS_ERR,
+        IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR};
+    struct side s;
+    struct address there;
+    struct ibv_qp_attr err = {.qp_state = IBV_QPS_ERR};
+    struct ibv_sge sge;
+    struct ibv_send_wr wr, *bad;
+    enum ibv_wc_status status;
+    int fd;
+    pid_t pid = with_other(owner_that_changes, &fd);
+
+    there = join_writer(fd, &s);
+    use_often(&s, &there);
+    tell(fd, &change, sizeof(change));
+    together(fd);
+    if (change == OWN_FAILED)
+        ZERO(ibv_modify_qp(s.qp, &err, IBV_QP_STATE));
+    sge = sge_of(&s, 0, 8);
+    sge.lkey ^= change == NO_LOCAL_KEY;
+    wr = send_wr(5, &sge, opcode);
+    wr.wr.rdma.rkey = there.rkey ^ (change == WRONG_KEY);
+    wr.wr.rdma.remote_addr = there.addr + (change == BEYOND ? SIZE - 7 : 0) - (change == BEFORE);
+    ZERO(ibv_post_send(s.qp, &wr, &bad));
+    status = next_wc(s.cq).status;
+    /* A device without a right of its own for each way of a QP refuses with another word. */
+    EXPECT(status == ends[change] || (change == REVOKED && status == IBV_WC_REM_INV_REQ_ERR), "%s memory, change %d, opcode %d: %s",
+           kind_names[kind], change, opcode, ibv_wc_status_str(status));
+    together(fd);
+    ends_well(pid);
+    drop_side(&s);
+    close(fd);
+}
+
+TEST(what_is_not_allowed_is_refused_also_where_all_before_was_allowed)
+{
+    EACH_KIND(PRIVATE) {
+        if (kind == ANONYMOUS || kind == SEALED || kind == NAMED)
+            continue;
+        for (enum change change = NO_CHANGE; change < CHANGES; change++) {
+            changed(change, IBV_WR_RDMA_WRITE);
+            changed(change, IBV_WR_RDMA_READ);
+        }
+    }
+}
+
 static void owner_with_window(int fd)
 {
     struct side s;

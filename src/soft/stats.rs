@@ -484,13 +484,22 @@ impl Half {
 static NOTHING: [AtomicU64; TALLY] = [const { AtomicU64::new(0) }; TALLY];
 
 /// Adds a WRITE or READ that was carried out without the peer's help to the words that the peer reads.
+#[inline]
 pub fn add_direct(to: &[AtomicU64; DIRECT], op: WrOpcode, length: u32, mtu: u32) {
-    let more = u64::from(length.div_ceil(mtu.max(1)).max(1)) - 1;
     let first = if op == WrOpcode::Read { 3 } else { 0 };
     bump(&to[first], 1);
     bump(&to[first + 1], (u64::from(length) + 3) >> 2);
+    if length > mtu {
+        add_more(to, first, length, mtu);
+    }
+}
+
+/// The packets beside the first.
+#[cold]
+fn add_more(to: &[AtomicU64; DIRECT], first: usize, length: u32, mtu: u32) {
+    let more = u64::from(length.div_ceil(mtu.max(1))) - 1;
     bump(&to[first + 2], more);
-    if op == WrOpcode::Read && more > 0 {
+    if first == 3 && more > 0 {
         bump(&to[6], 1);
     }
 }

@@ -40,7 +40,7 @@ pub fn mode() -> Mode {
 
 /// Whether a guarded fault in this thread ends in an error: the kernel kills a process for one in a thread that blocks its signal, or whose
 /// handler is not ours any more. Each thread looks the first time, and again every `OFTEN` times.
-#[inline]
+#[inline(always)]
 pub fn outlives_faults() -> bool {
     /// The looks cost three system calls; between two of them the answer is some microseconds old.
     const OFTEN: u32 = 512;
@@ -49,16 +49,15 @@ pub fn outlives_faults() -> bool {
         static KNOWN: Cell<u32> = const { Cell::new(0) };
     }
     const YES: u32 = 1 << 31;
-    KNOWN.with(|known| {
-        let left = known.get() & !YES;
-        if left > 0 {
-            known.set(known.get() - 1);
-        } else {
-            let answer = signal::are_unblocked() && install() == Mode::Handler;
-            known.set((OFTEN - 1) | if answer { YES } else { 0 });
-        }
-        known.get() & YES != 0
-    })
+    #[cold]
+    fn look() -> u32 {
+        let answer = signal::are_unblocked() && install() == Mode::Handler;
+        (OFTEN - 1) | if answer { YES } else { 0 }
+    }
+    let left = KNOWN.get();
+    let known = if left & !YES > 0 { left - 1 } else { look() };
+    KNOWN.set(known);
+    known & YES != 0
 }
 
 /// Puts the handlers in place, once, and looks whether they still are: where the application has replaced one since,
@@ -104,6 +103,16 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
         return kernel_copy(dst, src, len);
     }
     // SAFETY: the caller vouches for `dst`; a range that is not mapped ends in the error return.
+    ok(unsafe { asm::copy(dst, src, len) })
+}
+
+/// The same where [`mode`] has just been [`Mode::Handler`].
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub unsafe fn copy_handled(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    // SAFETY: as for `copy`.
     ok(unsafe { asm::copy(dst, src, len) })
 }
 

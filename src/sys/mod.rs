@@ -3,6 +3,7 @@ pub mod annotate;
 pub mod append;
 pub mod atomic;
 pub mod barrier;
+pub mod cache;
 pub mod clock;
 pub mod epoll;
 pub mod errno;

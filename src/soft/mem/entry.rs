@@ -71,10 +71,13 @@ pub enum Scope {
     WindowOf(Qpn),
 }
 
+/// `Scope::Region` in an entry.
+const REGION: u32 = 0;
+
 impl Scope {
     fn encode(self) -> (u32, u32) {
         match self {
-            Scope::Region => (0, 0),
+            Scope::Region => (REGION, 0),
             Scope::Null => (1, 0),
             Scope::Window => (2, 0),
             Scope::WindowOf(qpn) => (3, qpn.0),
@@ -84,7 +87,7 @@ impl Scope {
     /// What a hostile peer makes up is a null region, which serves nobody else.
     fn decode(kind: u32, qpn: u32) -> Self {
         match kind {
-            0 => Scope::Region,
+            REGION => Scope::Region,
             2 => Scope::Window,
             3 => Scope::WindowOf(Qpn(qpn)),
             _ => Scope::Null,
@@ -165,6 +168,20 @@ impl MrEntry {
     #[inline]
     pub fn version(&self) -> u32 {
         self.version.load(Acquire)
+    }
+
+    /// The host address of `len` bytes at `va`, of a region that is neither null nor a window, of the domain `pd`, with the right
+    /// `need`; none also for any other reason. The owner may use this while it keeps the entry from changing.
+    #[inline(always)]
+    pub(super) fn usual(&self, pd: PdId, va: u64, len: u64, need: Access) -> Option<u64> {
+        let offset = va.wrapping_sub(self.iova.load(Relaxed));
+        let length = self.length.load(Relaxed);
+        let is_it = self.kind.load(Relaxed) == REGION
+            && self.pd.load(Relaxed) == pd.0
+            && Access::from_bits_retain(self.access.load(Relaxed)).contains(need)
+            && offset <= length
+            && len <= length - offset;
+        is_it.then(|| self.start.load(Relaxed).wrapping_add(offset))
     }
 
     /// The fields as they are. The owner may use this while it keeps the entry from changing.
@@ -282,6 +299,29 @@ mod tests {
         assert_eq!([Via::Local, ours].map(|via| ask(Scope::Window, via)), [Err(Denied::Key), Ok(())]);
         let bound = [Via::Local, ours, other].map(|via| ask(Scope::WindowOf(Qpn(5)), via));
         assert_eq!(bound, [Err(Denied::Key), Ok(()), Err(Denied::Qp)]);
+    }
+
+    #[test]
+    fn the_usual_answer_is_that_of_the_whole_check() {
+        let r = region();
+        let entry = MrEntry::default();
+        let scopes = [Scope::Region, Scope::Null, Scope::Window, Scope::WindowOf(Qpn(5))];
+        let ends = [r.iova.wrapping_sub(1), r.iova, r.iova + r.length - 1, r.iova + r.length, u64::MAX];
+        for scope in scopes {
+            let r = Region { scope, ..r };
+            entry.write(&r);
+            for pd in [r.pd, PdId(r.pd.0 + 1)] {
+                for need in [Access::empty(), Access::REMOTE_READ, Access::REMOTE_WRITE] {
+                    for (va, len) in
+                        ends.iter().flat_map(|va| [1, 2, r.length, u64::MAX].map(|len| (*va, len)))
+                    {
+                        let whole = r.resolve(r.key, pd, Via::Local, va, len, need).ok();
+                        let expected = whole.filter(|_| scope == Scope::Region);
+                        assert_eq!(entry.usual(pd, va, len, need), expected, "{scope:?} {va:#x} {len}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

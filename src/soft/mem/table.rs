@@ -392,6 +392,21 @@ impl MemTable {
         if entry.key.load(SeqCst) != key.0 {
             return Err(Denied::Key);
         }
+        if let Some(start) = entry.usual(pd, va, len, need) {
+            return Ok(Span::new(start, len as usize, held));
+        }
+        Self::judge(entry, held, (pd, via, key), (va, len), need)
+    }
+
+    /// What is no region as nearly all are, or does not allow what is asked for.
+    #[cold]
+    fn judge<'t>(
+        entry: &MrEntry,
+        held: Held<'t>,
+        (pd, via, key): (PdId, Via, Key),
+        (va, len): (u64, u64),
+        need: Access,
+    ) -> Result<Span<'t>, Denied> {
         let region = entry.read();
         let start = region.resolve(key, pd, via, va, len, need)?;
         let held = if region.scope == Scope::Null { Held::Null } else { held };

@@ -1,4 +1,5 @@
 //! The send half of a QP: which request goes next, and how requests complete: in order, or all at once when one fails.
+mod at_once;
 mod counting;
 mod limits;
 mod plain;
@@ -66,7 +67,7 @@ pub struct Requester {
     pub faults: Option<Box<faults::Sending>>,
     /// Links look at each request by itself.
     watched: bool,
-    /// The region of the peer's that it writes to again and again.
+    /// The regions of the peer's that it writes to and reads from again and again.
     pub nearby: Nearby,
 }
 
@@ -243,17 +244,6 @@ impl Requester {
         }
         let newest = self.queue.wqe(self.queue.next - 1);
         psn.since(newest.psn.plus(newest.psns.saturating_sub(1))) <= 0
-    }
-
-    /// Nothing is posted that is not complete, nothing waits, and nobody looks at requests one by one.
-    #[inline]
-    pub fn is_idle(&self, qp: &Qp) -> bool {
-        self.queue.is_empty()
-            && qp.state() == QpState::Rts
-            && self.wait_until == 0
-            && self.doomed.is_none()
-            && !self.is_retrying()
-            && !self.watched
     }
 
     /// The link has begun (or, after a retry, begun again) request `at`.

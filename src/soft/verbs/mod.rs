@@ -12,6 +12,7 @@ mod extension;
 mod handles;
 mod import;
 mod memory;
+mod near;
 mod plain;
 mod post;
 mod qp;

@@ -3,12 +3,12 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use super::work::{SendSource, write_draft};
-use super::{CqObject, QpObject, SrqObject, inherited, object, plain};
+use super::{CqObject, QpObject, SrqObject, inherited, near, object, plain};
 use crate::abi::*;
 use crate::soft::cq::{Cq, Cqe, Taker};
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
-use crate::soft::types::{QpState, SendFlags, Sge, WrOpcode};
+use crate::soft::types::{QpState, Sge};
 use crate::soft::{engine, link};
 use crate::sys::errno::Errno;
 use crate::sys::log::explain;
@@ -29,6 +29,21 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the application passes a live QP and a list of requests ending in NULL.
     unsafe {
+        if !wr.is_null() && matches!((*wr).opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
+            return post_one_sided(c, wr, bad);
+        }
+        post_others(c, wr, bad)
+    }
+}
+
+/// `post_send` of a list that begins with something else.
+///
+/// # Safety
+/// As for `ibv_post_send`.
+#[inline(never)]
+unsafe fn post_others(c: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the application passes a live QP and a list of requests ending in NULL.
+    unsafe {
         let qp: &Qp = &object::<_, QpObject>(c).qp;
         if !qp.node.is_ours() {
             return fail(Errno::EIO, wr, bad);
@@ -42,6 +57,45 @@ pub unsafe extern "C" fn post_send(
     }
 }
 
+/// `post_send` of a list that begins with a WRITE or READ.
+///
+/// # Safety
+/// As for `ibv_post_send`.
+#[inline(never)]
+unsafe fn post_one_sided(c: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the application passes a live QP and a list of requests ending in NULL.
+    unsafe {
+        let qp: &Qp = &object::<_, QpObject>(c).qp;
+        if !qp.node.is_ours() {
+            return fail(Errno::EIO, wr, bad);
+        }
+        let mut sq = qp.sq.lock();
+        let rest = near::carry_out(qp, &mut sq, wr);
+        let error = if rest.is_null() { 0 } else { post_rest(qp, &mut sq, rest, bad) };
+        drop(sq);
+        qp.node.settle();
+        error
+    }
+}
+
+/// Posts what comes behind requests that have been carried out.
+///
+/// # Safety
+/// As for `ibv_post_send`.
+#[inline(never)]
+unsafe fn post_rest(
+    qp: &Qp,
+    sq: &mut Requester,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller vouches for the list, and for `bad`.
+    unsafe {
+        let rest = plain::send(qp, sq, list);
+        if rest.is_null() { 0 } else { post_any(qp, sq, rest, bad) }
+    }
+}
+
 /// Posts requests of any kind and sends what can go.
 ///
 /// # Safety
@@ -50,8 +104,6 @@ pub unsafe extern "C" fn post_send(
 unsafe fn post_any(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     let mut at = list;
     let mut error = 0;
-    // SAFETY: the caller vouches for the list.
-    let is_done = unsafe { list.as_ref().is_some_and(|w| write_at_once(qp, sq, w)) };
     // SAFETY: the caller vouches for the list, and for `bad`.
     unsafe {
         while let Some(w) = at.as_ref() {
@@ -63,44 +115,8 @@ unsafe fn post_any(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr, bad: *mu
         }
     }
     sq.publish(qp);
-    if is_done {
-        link::wires::done_before(qp, sq);
-    } else {
-        link::pump(qp, sq);
-    }
+    link::pump(qp, sq);
     error
-}
-
-/// Longer ones gain nothing.
-const MOST_AT_ONCE: u32 = 1 << 16;
-
-/// Carries out a WRITE that is the only request, to a region that this process has mapped and the queue pair has written to before:
-/// the peer may be waiting for the bytes. False where anything is out of the ordinary, and the long way decides.
-///
-/// # Safety
-/// As for `SendSource::from_wr`.
-#[inline]
-unsafe fn write_at_once(qp: &Qp, sq: &Requester, w: &ibv_send_wr) -> bool {
-    let Some(near) = sq.nearby.get() else { return false };
-    let is_one = w.opcode == WrOpcode::Write.raw() && w.num_sge == 1 && w.next.is_null();
-    if !is_one || !sq.is_idle(qp) || sq.queue.is_full() {
-        return false;
-    }
-    // SAFETY: the application passes one SGE, and with this opcode the address and key of RDMA.
-    let (sge, to) = unsafe { (&*w.sg_list.cast::<Sge>(), w.wr.rdma) };
-    if !(1..=MOST_AT_ONCE).contains(&sge.length) {
-        return false;
-    }
-    let len = sge.length as usize;
-    if SendFlags::from_bits_truncate(w.send_flags).contains(SendFlags::INLINE) {
-        // SAFETY: memory of the application's, which it promises to be there.
-        return sge.length <= sq.queue.max_inline()
-            && unsafe { near.write(to.rkey, to.remote_addr, sge.addr as *const u8, len) };
-    }
-    let span = qp.node.mem.local(qp.pd, sge, false).ok().filter(|span| !span.is_null());
-    // SAFETY: registered memory, held meanwhile.
-    sq.queue.max_sge() > 0
-        && span.is_some_and(|span| unsafe { near.write(to.rkey, to.remote_addr, span.as_ptr(), len) })
 }
 
 pub unsafe extern "C" fn post_recv(

@@ -58,10 +58,7 @@ pub unsafe fn access(own: &Own, peer: &Peer, what: &OneSided, local: &[Iovec]) -
     let Some(_announced) = own.announce(remote.nonce(), what.rkey, what.dst_qpn) else {
         return Direct::UseRing;
     };
-    let need = match what.way {
-        Way::Write => Access::REMOTE_WRITE,
-        Way::Read => Access::REMOTE_READ,
-    };
+    let need = right_for(what.way);
     let qp = remote.qp(what.dst_qpn).filter(|qp| admits(qp, own.nonce(), what, need));
     let place = qp.and_then(|qp| {
         let region = remote.region(what.rkey)?;
@@ -115,6 +112,14 @@ unsafe fn copy(way: Way, local: &[Iovec], mut at: *mut u8) -> Result<(), guard::
     // ... and whatever follows after this READ.
     fence(Ordering::Acquire);
     Ok(())
+}
+
+/// What a region and a queue pair must allow.
+pub(super) fn right_for(way: Way) -> Access {
+    match way {
+        Way::Write => Access::REMOTE_WRITE,
+        Way::Read => Access::REMOTE_READ,
+    }
 }
 
 /// Whether the queue pair lets `what`, of a queue pair of the process `nonce`, be done.

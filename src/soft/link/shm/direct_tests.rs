@@ -8,17 +8,17 @@ use crate::soft::link::shm::peer::tests::{Pair, up};
 use crate::soft::mem::{MemTable, Pd, PdTable};
 
 pub(in crate::soft::link::shm) struct Setting {
-    table: MemTable,
+    pub table: MemTable,
     pub pair: Pair,
     pd: Pd,
     memory: Vec<u8>,
-    rkey: u32,
+    pub rkey: u32,
     pub dst: Qpn,
 }
 
 const SRC: Qpn = Qpn(0x123456);
 
-fn setting() -> Option<Setting> {
+pub(in crate::soft::link::shm) fn setting() -> Option<Setting> {
     let pair = up();
     if !pair.ab.may_copy(Way::Write) || !pair.ab.may_copy(Way::Read) {
         println!("skipped: process_vm is not allowed here");
@@ -28,11 +28,9 @@ fn setting() -> Option<Setting> {
     let table = unsafe { MemTable::over(pair.b.mr_area(), MR_CAPACITY as u32, pair.b.files_area()) }.unwrap();
     let pd = PdTable::new(10).alloc().unwrap();
     let memory = vec![0u8; 4096];
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let at = memory.as_ptr() as u64;
-    let rkey = table.register(&pd, at, 4096, at, access).unwrap().key.0;
     let dst = Qpn::new(pair.slot.number(), 77);
-    let s = Setting { table, pair, pd, memory, rkey, dst };
+    let mut s = Setting { table, pair, pd, memory, rkey: 0, dst };
+    s.rkey = s.register();
     s.pair.b.publish_qp(dst, &s.view());
     Some(s)
 }
@@ -50,7 +48,7 @@ impl Setting {
         }
     }
 
-    fn request(&self, way: Way, offset: u64, len: usize) -> OneSided {
+    pub fn request(&self, way: Way, offset: u64, len: usize) -> OneSided {
         let addr = self.memory.as_ptr() as u64 + offset;
         OneSided { way, src_qpn: SRC, dst_qpn: self.dst, rkey: self.rkey, addr, len }
     }
@@ -61,7 +59,21 @@ impl Setting {
         unsafe { access(&self.pair.a, &self.pair.ab, what, &[piece]) }
     }
 
-    fn byte(&self, at: usize) -> u8 {
+    pub fn register(&self) -> u32 {
+        self.register_at(self.memory.as_ptr() as u64, 4096)
+    }
+
+    pub fn register_at(&self, at: u64, len: u64) -> u32 {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        self.table.register(&self.pd, at, len, at, access).unwrap().key.0
+    }
+
+    pub fn clear(&self) {
+        // SAFETY: inside the vector; volatile, since the kernel writes there, too.
+        (0..4096).for_each(|i| unsafe { self.memory.as_ptr().cast_mut().add(i).write_volatile(0) });
+    }
+
+    pub fn byte(&self, at: usize) -> u8 {
         // SAFETY: inside the vector; volatile, since the kernel writes it behind the compiler's back.
         unsafe { self.memory.as_ptr().add(at).read_volatile() }
     }

@@ -140,7 +140,7 @@ impl Own {
         NonNull::from(layout::files(&self.publication))
     }
 
-    /// A place of its own for a queue pair that writes to the region `rkey` through `qpn` again and again. Its `target` is 1
+    /// A place of its own for a queue pair that writes to, or reads from, the region `rkey` through `qpn` again and again. Its `target` is 1
     /// while nothing is under way, and is set to 0 to give it back. None when all are taken.
     pub(super) fn reserve(&self, rkey: u32, qpn: Qpn) -> Option<&Hazard> {
         let all = layout::reserved(&self.publication);
@@ -196,7 +196,10 @@ const _: () = assert!(HAZARDS <= u32::MAX as usize);
 
 /// Takes the first free place.
 fn take(places: &[Hazard]) -> Option<(usize, &Hazard)> {
-    let is_free = |h: &Hazard| h.target.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let is_free = |h: &Hazard| {
+        h.target.load(Ordering::Relaxed) == 0
+            && h.target.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
     places.iter().enumerate().find(|(_, h)| is_free(h))
 }
 

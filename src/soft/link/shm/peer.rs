@@ -342,6 +342,11 @@ impl Peer {
         self.views.find(number, || self.tell(WANTED, number, None))
     }
 
+    /// A file of the peer's cannot be mapped here.
+    pub(super) fn never_sees(&self, number: u32) -> bool {
+        self.views.never(number)
+    }
+
     /// Whether `view` is still that of a file of the peer's.
     pub(super) fn has_view(&self, view: &Arc<View>) -> bool {
         self.views.has(view)

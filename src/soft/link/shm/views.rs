@@ -38,14 +38,24 @@ impl View {
         Ok(Self { map, is_sealed: memfd::cannot_shrink(file.as_fd()) })
     }
 
-    /// Where `len` bytes at `offset` of the file are, if they lie in it and this thread may touch them: a fault must end in an
-    /// error, as must one of the application's memory on the other side of the copy.
+    /// Where `len` bytes at `offset` of the file are, if they lie in it and this thread may touch them.
     #[inline]
     pub fn reach(&self, offset: u64, len: usize) -> Option<*mut u8> {
-        let offset =
-            usize::try_from(offset).ok().filter(|n| *n <= self.map.len() && len <= self.map.len() - *n)?;
-        let guarded = guard::mode() == guard::Mode::Handler && (self.is_sealed || guard::outlives_faults());
-        guarded.then(|| self.map.at(offset))
+        self.whole(offset, len as u64).filter(|_| self.may_be_touched())
+    }
+
+    /// Where `len` bytes at `offset` of the file are, if they lie in it.
+    #[inline]
+    pub fn whole(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        let all = self.map.len() as u64;
+        (offset <= all && len <= all - offset).then(|| self.map.at(offset as usize))
+    }
+
+    /// This thread may touch its bytes: a fault must end in an error, as must one of the application's memory on the other side of
+    /// a copy.
+    #[inline(always)]
+    pub fn may_be_touched(&self) -> bool {
+        guard::mode() == guard::Mode::Handler && (self.is_sealed || guard::outlives_faults())
     }
 }
 
@@ -77,6 +87,11 @@ impl Views {
                 None
             }
         }
+    }
+
+    /// The file cannot be mapped.
+    pub fn never(&self, number: u32) -> bool {
+        matches!(self.0.lock().get(&number), Some(Known::Never))
     }
 
     /// Whether the file is in use still.

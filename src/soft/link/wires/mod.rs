@@ -29,7 +29,7 @@ use list::{List, next_version, watch, with_list};
 pub use list::{Looker, as_looker};
 use numbers::Numbers;
 pub use receive::reply_follows;
-pub use send::{Answer, Outbox, done_before, pump, repeat, send_datagram};
+pub use send::{Answer, Outbox, pump, repeat, send_datagram};
 
 use super::shm::own::MR_CAPACITY;
 use super::shm::ring::Header;

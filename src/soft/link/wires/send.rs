@@ -327,21 +327,10 @@ fn try_direct(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) -> Res
         // SAFETY: the pieces are checked spans of registered memory, or inline bytes, held during the call.
         unsafe { direct::access(own, &wire.peer, &what, pieces) }
     })?;
-    if done == Some(Direct::Seen) && way == Way::Write && qp.kind == QpType::Rc {
-        sq.nearby.written(own, &wire.peer, &what);
+    if matches!(done, Some(Direct::Done | Direct::Seen)) && qp.kind == QpType::Rc {
+        sq.nearby.went(own, &wire.peer, &what);
     }
     Ok(done.unwrap_or(Direct::UseRing))
-}
-
-/// The oldest request, and only one, has been carried out before it was posted, by `Requester::nearby`.
-pub fn done_before(qp: &Qp, sq: &mut Requester) {
-    let at = sq.queue.next;
-    // In ERR it was flushed as it was posted.
-    if at != sq.queue.head {
-        count_direct(qp, sq, at);
-        sq.begun(at);
-        sq.complete_oldest_with(qp, WcStatus::Success);
-    }
 }
 
 /// Counts what was done to the peer's memory, where the peer reads it.
