@@ -42,12 +42,15 @@ impl Outbox {
         &mut datagram[header..header + payload]
     }
 
-    /// Adds a packet that has no header but the BTH, and whole words of payload, as [`push`](Self::push) does.
+    /// Adds a packet that has no header but the BTH, as [`push`](Self::push) does.
+    #[inline]
     pub fn push_bare(&mut self, bth: &Bth, payload: usize) -> &mut [u8] {
-        debug_assert!(payload.is_multiple_of(4));
-        let datagram = self.grow(bth::LEN + payload + icrc::LEN);
-        bth.emit(datagram);
-        &mut datagram[bth::LEN..bth::LEN + payload]
+        let pad = payload.wrapping_neg() & 3;
+        let datagram = self.grow(bth::LEN + payload + pad + icrc::LEN);
+        Bth { pad: pad as u8, ..*bth }.emit(datagram);
+        let (bytes, rest) = datagram[bth::LEN..].split_at_mut(payload);
+        rest[..pad].fill(0);
+        bytes
     }
 
     /// Adds a datagram as it is; its last four bytes are the ICRC, of anything.
@@ -197,10 +200,14 @@ mod tests {
         let opcode = Opcode::new(Transport::Rc, Operation::SendMiddle);
         let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn(0x1001), Psn::new(7)) };
         let mut out = Outbox::new();
-        out.push(&Packet::new(bth), 256).fill(9);
-        out.push_bare(&bth, 256).fill(9);
-        let datagrams: Vec<&[u8]> = out.iter().collect();
-        assert_eq!(datagrams[0], datagrams[1]);
+        for length in [0, 1, 7, 256] {
+            out.clear();
+            out.push(&Packet::new(bth), length).fill(9);
+            out.push_bare(&bth, length).fill(9);
+            // The ICRC is of anything.
+            let datagrams: Vec<&[u8]> = out.iter().map(|d| &d[..d.len() - icrc::LEN]).collect();
+            assert_eq!(datagrams[0], datagrams[1]);
+        }
     }
 
     #[test]

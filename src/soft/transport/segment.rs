@@ -57,11 +57,21 @@ pub(in crate::soft) fn push_packet(op: &Op, to: &Settings, psn: Psn, i: u32, cou
     packet
 }
 
-/// The one header of packet `i` of `count`, if it is in the middle of a SEND or WRITE and has no other.
-pub(super) fn middle_bth(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) -> Option<Bth> {
-    let middle = i > 0 && i + 1 < count && to.transport != Transport::Xrc;
-    middle
-        .then(|| Bth::new(Opcode::new(to.transport, operation(op.opcode, false, false)), to.remote_qpn, psn))
+/// The one header of packet `i` of `count` of a SEND or WRITE, if it has no other, as nearly all have.
+#[inline]
+pub(super) fn bare_bth(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) -> Option<Bth> {
+    let (first, last) = (i == 0, i + 1 == count);
+    let is_bare = match op.opcode {
+        WrOpcode::Send => true,
+        WrOpcode::Write => !first,
+        WrOpcode::WriteImm => !first && !last,
+        _ => !last,
+    };
+    if !is_bare || to.transport == Transport::Xrc {
+        return None;
+    }
+    let bth = Bth::new(Opcode::new(to.transport, operation(op.opcode, first, last)), to.remote_qpn, psn);
+    Some(Bth { solicited: last && op.solicited && op.opcode == WrOpcode::Send, ..bth })
 }
 
 /// A READ request for `length` bytes from `offset` of the message.
@@ -105,6 +115,7 @@ fn request(operation: Operation, op: &Op, to: &Settings, psn: Psn) -> Packet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::soft::types::Qpn;
 
     #[test]
     fn messages_are_cut_at_the_mtu() {
@@ -112,6 +123,43 @@ mod tests {
         assert_eq!((payload(1025, 1024, 0), payload(1025, 1024, 1), payload(0, 1024, 0)), (1024, 1, 0));
         assert_eq!(packets(1 << 31, 256), 1 << 23);
         assert_eq!(payload(1 << 31, 256, (1 << 23) - 1), 256);
+    }
+
+    #[test]
+    fn a_bare_packet_is_the_one_that_has_no_other_header() {
+        use WrOpcode::{Send, SendImm, SendInv, Write, WriteImm};
+        for (opcode, transport) in [Send, SendImm, SendInv, Write, WriteImm]
+            .into_iter()
+            .flat_map(|opcode| [Transport::Rc, Transport::Uc, Transport::Xrc].map(|t| (opcode, t)))
+        {
+            let to = Settings { transport, remote_qpn: Qpn(0x1001), psn: Psn::new(0), mtu: 1024 };
+            for (solicited, count, i) in [false, true]
+                .into_iter()
+                .flat_map(|s| [(1, 0), (3, 0), (3, 1), (3, 2)].map(|(n, i)| (s, n, i)))
+            {
+                let op = Op {
+                    opcode,
+                    length: 3000,
+                    remote_addr: 1,
+                    rkey: Key(2),
+                    imm: 3,
+                    compare_add: 0,
+                    swap: 0,
+                    srqn: 4,
+                    solicited,
+                    fence: false,
+                    signaled: true,
+                };
+                let whole = push_packet(&op, &to, Psn::new(7), i, count);
+                let is_bare = whole == Packet::new(whole.bth);
+                let expected = is_bare.then_some(whole.bth);
+                assert_eq!(
+                    bare_bth(&op, &to, Psn::new(7), i, count),
+                    expected,
+                    "{opcode} {transport:?} {i} of {count}"
+                );
+            }
+        }
     }
 
     #[test]

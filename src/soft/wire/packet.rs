@@ -58,6 +58,14 @@ impl Packet {
         let bth = Bth::parse(&bth::BthView::new_checked(b)?)?;
         let headers = bth.opcode.headers();
         let mut packet = Self::new(bth);
+        let payload_end = end.checked_sub(bth.pad as usize).ok_or(Error::Truncated)?;
+        if headers.is_empty() {
+            return if payload_end < bth::LEN {
+                Err(Error::Truncated)
+            } else {
+                Ok((packet, bth::LEN..payload_end))
+            };
+        }
         let mut at = bth::LEN;
         // The part of `b` where this header stands, when there is one; a short packet fails in its parser.
         let mut next = |header: Headers, len: usize| -> Result<Option<&[u8]>, Error> {
@@ -77,12 +85,14 @@ impl Packet {
         packet.atomic_ack = next(Headers::ATOMIC_ACK, atomic_ack::LEN)?.map(atomic_ack::parse).transpose()?;
         packet.imm = next(Headers::IMM, imm::LEN)?.map(imm::parse).transpose()?;
         packet.ieth = next(Headers::IETH, ieth::LEN)?.map(ieth::parse).transpose()?;
-        let payload_end = end.checked_sub(bth.pad as usize).filter(|&e| e >= at).ok_or(Error::Truncated)?;
-        Ok((packet, at..payload_end))
+        if payload_end < at { Err(Error::Truncated) } else { Ok((packet, at..payload_end)) }
     }
 
     /// Bytes of BTH and extended headers: where the payload starts.
     pub fn header_len(&self) -> usize {
+        if self.bth.opcode.headers().is_empty() {
+            return bth::LEN;
+        }
         let len = |set: bool, len: usize| if set { len } else { 0 };
         bth::LEN
             + len(self.deth.is_some(), deth::LEN)
@@ -107,6 +117,9 @@ impl Packet {
         let pad = payload.wrapping_neg() & 3;
         Bth { pad: pad as u8, ..self.bth }.emit(b);
         let mut at = bth::LEN;
+        if self.bth.opcode.headers().is_empty() {
+            return b[at + payload..at + payload + pad].fill(0);
+        }
         let mut next = |len: usize| {
             at += len;
             at - len

@@ -136,6 +136,10 @@ impl RxBatch {
         let got = unsafe { uncancelled::recvmmsg(fd, messages.as_mut_ptr(), asked, libc::MSG_DONTWAIT) };
         let got = got.max(0) as usize;
         self.drained = got < asked || asked == 1;
+        if got == 0 {
+            self.most = 1;
+            return 0;
+        }
         let mut bytes = 0;
         for i in 0..got {
             bytes += messages[i].msg_len as usize;
@@ -188,8 +192,11 @@ pub(super) fn send(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox
     let mut first = 0;
     while first < out.len() {
         let join = join && sender.segments.load(Ordering::Relaxed);
+        let left = out.len() - first;
         // Most calls send few datagrams: the arrays are then short.
-        first += if join || out.len() - first <= FEW {
+        first += if left == 1 || join && left == out.run(first, FEW, SEGMENTS_BYTES) {
+            send_up_to::<1>(sender, ip, path, out, first, join)
+        } else if join || left <= FEW {
             send_up_to::<FEW>(sender, ip, path, out, first, join)
         } else {
             send_up_to::<TX_BATCH>(sender, ip, path, out, first, join)
@@ -215,8 +222,7 @@ fn send_up_to<const MOST: usize>(
     // Datagrams that each message stands for.
     let mut counts = [0; MOST];
     let name_len = control::address(path, ip.dst_port, sender.dual, &mut name);
-    let mut template = Control([0; TX_ROOM]);
-    let template_len = control::write(&mut template, path);
+    let template_len = control::write(&mut controls[0], path);
     let (mut n, mut next) = (0, first);
     while n < MOST && next < out.len() {
         let count = if join { out.run(next, SEGMENTS, SEGMENTS_BYTES) } else { 1 };
@@ -226,7 +232,10 @@ fn send_up_to<const MOST: usize>(
                 icrc::seal_with_id(ip, i as u16, out.get_mut(next + i));
             }
         }
-        controls[n] = template;
+        if n > 0 {
+            // What else the first one has stands behind.
+            controls[n] = controls[0];
+        }
         let mut control_len = template_len;
         if count > 1 {
             let size = out.get_mut(next).len();
@@ -244,7 +253,15 @@ fn send_up_to<const MOST: usize>(
         (n, next) = (n + 1, next + count);
     }
     // SAFETY: every header points to the name, its control messages and bytes of `out`, which live beyond the call.
-    let sent = unsafe { uncancelled::sendmmsg(sender.fd, messages.as_mut_ptr(), n, libc::MSG_DONTWAIT) };
+    let sent = unsafe {
+        match n {
+            1 => match uncancelled::sendmsg(sender.fd, &messages[0].msg_hdr, libc::MSG_DONTWAIT) {
+                0.. => 1,
+                _ => -1,
+            },
+            _ => uncancelled::sendmmsg(sender.fd, messages.as_mut_ptr(), n, libc::MSG_DONTWAIT),
+        }
+    };
     match sent {
         1.. => counts[..sent as usize].iter().sum(),
         // The socket's buffer is full: nothing else will fit.

@@ -29,7 +29,7 @@ use crate::sys::exit;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
 use crate::sys::thread;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -57,16 +57,17 @@ const SHARERS: &str = "port";
 const FULL_MEMBER: u16 = 0x8000;
 
 thread_local! {
-    static OUTBOX: RefCell<Outbox> = RefCell::default();
+    static OUTBOX: Cell<Option<Box<Outbox>>> = const { Cell::new(None) };
 }
 
 /// Lends an empty outbox whose memory is kept for the next time.
+#[inline]
 pub(super) fn with_outbox<R>(work: impl FnOnce(&mut Outbox) -> R) -> R {
-    // A thread that ends has none to lend any more.
-    let mut out = OUTBOX.try_with(RefCell::take).unwrap_or_default();
+    // Who has it already, and a thread that ends, get another one.
+    let mut out = OUTBOX.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let result = work(&mut out);
     out.clear();
-    let _ = OUTBOX.try_with(|kept| kept.replace(out));
+    let _ = OUTBOX.try_with(|kept| kept.set(Some(out)));
     result
 }
 
@@ -114,7 +115,31 @@ struct Work<'a> {
     pass: bool,
     /// as some did.
     passed: bool,
-    touched: Vec<Touched>,
+    touched: Few,
+}
+
+/// Connections to which packets came; mostly one.
+#[derive(Default)]
+struct Few {
+    first: Option<Touched>,
+    more: Vec<Touched>,
+}
+
+impl Few {
+    fn iter(&self) -> impl Iterator<Item = &Touched> {
+        self.first.iter().chain(&self.more)
+    }
+
+    fn of(&mut self, num: Qpn) -> Option<&mut Touched> {
+        self.first.iter_mut().chain(&mut self.more).find(|t| t.qp.num == num)
+    }
+
+    fn add(&mut self, new: Touched) {
+        match self.first {
+            None => self.first = Some(new),
+            Some(_) => self.more.push(new),
+        }
+    }
 }
 
 /// An open port.
@@ -461,7 +486,7 @@ impl Port {
         pass: bool,
         again: bool,
     ) {
-        let mut work = Work { node, now: clock::now_ns(), pass, passed: false, touched: Vec::new() };
+        let mut work = Work { node, now: clock::now_ns(), pass, passed: false, touched: Few::default() };
         self.heard.store(work.now, Ordering::Relaxed);
         if pcap::is_on() {
             packets.clone().for_each(|received| node.trace.received(&received));
@@ -475,7 +500,7 @@ impl Port {
             packets.filter(|r| !is_response(r)).for_each(|received| self.take_one(&received, &mut work));
         }
         let Work { now, passed, touched, .. } = work;
-        for Touched { qp, flow, due, answered } in &touched {
+        for Touched { qp, flow, due, answered } in touched.iter() {
             let due = match due {
                 Due::Later if again && self.owed.wait(node, qp, flow, now) => Due::Later,
                 Due::Later => Due::Now,
@@ -509,7 +534,7 @@ impl Port {
         }
     }
 
-    fn take_for(&self, now: u64, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Vec<Touched>) {
+    fn take_for(&self, now: u64, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Few) {
         let lost = |why| {
             let rq = qp.rq.lock();
             rq.stats.received(1, received.datagram.len());
@@ -530,15 +555,12 @@ impl Port {
         if let Some(deth) = packet.deth {
             return take_datagram(qp, received, &packet, deth, payload);
         }
-        let i = match touched.iter().position(|t| t.qp.num == qp.num) {
-            Some(i) => i,
-            None => {
-                let Some(flow) = self.flow(qp) else { return lost(Event::Dropped) };
-                touched.push(Touched { qp: qp.clone(), flow, due: Due::Never, answered: false });
-                touched.len() - 1
-            }
-        };
-        let Touched { flow, due, answered, .. } = &mut touched[i];
+        let known = touched.of(qp.num).is_some();
+        if !known {
+            let Some(flow) = self.flow(qp) else { return lost(Event::Dropped) };
+            touched.add(Touched { qp: qp.clone(), flow, due: Due::Never, answered: false });
+        }
+        let Some(Touched { flow, due, answered, .. }) = touched.of(qp.num) else { return };
         // A connection is between two addresses.
         if received.ip.src == flow.path().dst {
             if received.is_marked() {

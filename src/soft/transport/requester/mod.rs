@@ -291,12 +291,13 @@ impl Requester {
                 || self.unasked + 1 >= self.window.ack_every()
                 || in_flight + 1 >= room;
             let (wqe, at) = (flight.wqe, i * self.to.mtu);
-            let bytes = match segment::middle_bth(&flight.op, &self.to, psn, i, flight.packets) {
-                Some(bth) => out.push_bare(&Bth { ack_req: asks, ..bth }, self.to.mtu as usize),
+            let length = payload(flight.length, self.to.mtu, i) as usize;
+            let bytes = match segment::bare_bth(&flight.op, &self.to, psn, i, flight.packets) {
+                Some(bth) => out.push_bare(&Bth { ack_req: asks, ..bth }, length),
                 None => {
                     let mut packet = segment::push_packet(&flight.op, &self.to, psn, i, flight.packets);
                     packet.bth.ack_req = asks;
-                    out.push(&packet, payload(flight.length, self.to.mtu, i) as usize)
+                    out.push(&packet, length)
                 }
             };
             if let Err(status) = side.gather(wqe, at, bytes) {
