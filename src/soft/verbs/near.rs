@@ -6,26 +6,24 @@ use crate::soft::qp::requester::Requester;
 use crate::soft::types::{MAX_MESSAGE, SendFlags, Sge, WrOpcode};
 use crate::sys::process_vm::Way;
 
-/// Carries out requests from the front of the list as long as they are WRITEs and READs of one place each, to a region that the queue
+/// Carries out requests from the front of the list as long as they are WRITEs, or READs, of one place each, to a region that the queue
 /// pair knows well (`shm::near`), and nothing stands in their way. Gives the first one that is not, of which nothing has been done, or
 /// which does no harm if it is done again; NULL behind the last.
 ///
 /// # Safety
 /// As for `SendSource::from_wr`, for each request of the list, which ends in NULL.
 #[inline(always)]
-pub unsafe fn carry_out(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr) -> *mut ibv_send_wr {
+pub unsafe fn run<const WRITE: bool>(
+    qp: &Qp,
+    sq: &mut Requester,
+    list: *mut ibv_send_wr,
+) -> *mut ibv_send_wr {
     let mut at = list;
     // SAFETY: the caller vouches for the list.
     while let Some(wr) = unsafe { at.as_ref() } {
+        let is_it = wr.opcode == if WRITE { IBV_WR_RDMA_WRITE } else { IBV_WR_RDMA_READ };
         // SAFETY: the caller vouches for the request.
-        let done = unsafe {
-            match wr.opcode {
-                IBV_WR_RDMA_WRITE => one::<true>(qp, sq, wr),
-                IBV_WR_RDMA_READ => read(qp, sq, wr),
-                _ => false,
-            }
-        };
-        if !done {
+        if !is_it || !unsafe { one::<WRITE>(qp, sq, wr) } {
             break;
         }
         at = wr.next;
@@ -33,14 +31,23 @@ pub unsafe fn carry_out(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr) -> 
     at
 }
 
-/// Out of line, since who waits for the bytes of a WRITE waits for all that is done before.
+/// The same for WRITEs and READs that come in any order.
 ///
 /// # Safety
-/// As for `one`.
-#[inline(never)]
-unsafe fn read(qp: &Qp, sq: &mut Requester, wr: &ibv_send_wr) -> bool {
-    // SAFETY: passed on to the caller.
-    unsafe { one::<false>(qp, sq, wr) }
+/// As for `run`.
+pub unsafe fn run_both(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr) -> *mut ibv_send_wr {
+    let mut at = list;
+    loop {
+        // SAFETY: passed on to the caller.
+        let next = unsafe {
+            let behind_writes = run::<true>(qp, sq, at);
+            run::<false>(qp, sq, behind_writes)
+        };
+        if next == at {
+            return at;
+        }
+        at = next;
+    }
 }
 
 /// Carries out one request, a WRITE or a READ; false where anything is out of the ordinary, and the long way decides.
@@ -73,12 +80,11 @@ unsafe fn one<const WRITE: bool>(qp: &Qp, sq: &mut Requester, wr: &ibv_send_wr) 
             && sge.length <= sq.queue.max_inline()
             && unsafe { near.carry_out::<WRITE>(to.rkey, to.remote_addr, sge.addr as *mut u8, len) }
     } else {
-        let span = qp.node.mem.local(qp.pd, sge, !WRITE).ok().filter(|span| !span.is_null());
+        let Ok(span) = qp.node.mem.local(qp.pd, sge, !WRITE) else { return false };
         // SAFETY: registered memory, with the right that the way needs, held meanwhile.
-        sq.queue.max_sge() > 0
-            && span.is_some_and(|span| unsafe {
-                near.carry_out::<WRITE>(to.rkey, to.remote_addr, span.as_ptr(), len)
-            })
+        !span.is_null()
+            && sq.queue.max_sge() > 0
+            && unsafe { near.carry_out::<WRITE>(to.rkey, to.remote_addr, span.as_ptr(), len) }
     };
     if done {
         near.count::<WRITE>(sge.length, sq.stats.mtu());

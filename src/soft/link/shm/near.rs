@@ -156,7 +156,7 @@ impl Near {
     ///
     /// # Safety
     /// As for `carry_out`, and the range is checked.
-    #[inline(never)]
+    #[inline(always)]
     unsafe fn carry_out_privately<const WRITE: bool>(&self, at: u64, here: *mut u8, len: usize) -> bool {
         let Place::Private(pid, start) = self.place else { return false };
         let way = if WRITE { Way::Write } else { Way::Read };

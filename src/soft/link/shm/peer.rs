@@ -402,16 +402,19 @@ impl Peer {
     }
 
     /// Whether the kernel lets us copy this way; asked once.
+    #[inline(always)]
     pub(super) fn may_copy(&self, way: Way) -> bool {
-        let known = &self.direct[way as usize];
-        match known.load(Ordering::Relaxed) {
-            0 => {
-                let allowed = self.same_user && process_vm::allowed(way, self.cred.pid);
-                known.store(if allowed { 1 } else { 2 }, Ordering::Relaxed);
-                allowed
-            }
+        match self.direct[way as usize].load(Ordering::Relaxed) {
+            0 => self.ask_whether_it_may_copy(way),
             n => n == 1,
         }
+    }
+
+    #[cold]
+    fn ask_whether_it_may_copy(&self, way: Way) -> bool {
+        let allowed = self.same_user && process_vm::allowed(way, self.cred.pid);
+        self.direct[way as usize].store(if allowed { 1 } else { 2 }, Ordering::Relaxed);
+        allowed
     }
 
     /// The kernel has changed its mind.
