@@ -37,3 +37,8 @@ pub fn set_key(entry: &MrEntry, key: Key) {
 pub fn read(entry: &MrEntry) -> Region {
     entry.read()
 }
+
+/// Where the owner finds what a request of its own names.
+pub fn usual(entry: &MrEntry, pd: PdId, va: u64, len: u64, need: super::types::Access) -> Option<u64> {
+    entry.usual(pd, va, len, need)
+}
