@@ -11,8 +11,8 @@ const MOST: usize = 512;
 pub(super) enum Reply {
     /// ACK or NAK.
     Ack { psn: Psn, syndrome: Syndrome, msn: u32 },
-    /// What remains of a READ.
-    Read { psn: Psn, rkey: Key, va: u64, left: u32, started: bool, msn: u32 },
+    /// What remains of a READ, whose responses end before `until`.
+    Read { psn: Psn, until: Psn, rkey: Key, va: u64, left: u32, started: bool, msn: u32 },
     /// An atomic's result.
     Atomic { psn: Psn, original: u64, msn: u32 },
 }
@@ -21,6 +21,13 @@ impl Reply {
     fn psn(&self) -> Psn {
         match *self {
             Reply::Ack { psn, .. } | Reply::Read { psn, .. } | Reply::Atomic { psn, .. } => psn,
+        }
+    }
+    /// Behind its last packet, which no other request shares.
+    fn until(&self) -> Psn {
+        match *self {
+            Reply::Read { until, .. } => until,
+            Reply::Ack { psn, .. } | Reply::Atomic { psn, .. } => psn.plus(1),
         }
     }
     fn is_data(&self) -> bool {
@@ -118,10 +125,11 @@ impl Replies {
     }
 
     /// Adds the answer to a repeated READ or atomic where its PSN belongs; it takes the place of an older answer to
-    /// the same request, of whose packets `until` is the end.
-    pub(super) fn repeat(&mut self, reply: Reply, until: Psn) {
-        let psn = reply.psn();
-        self.queue.retain(|r| !(r.is_data() && r.psn().since(psn) >= 0 && r.psn().since(until) < 0));
+    /// the same request, also of one that begins earlier: who asks from here on has what comes before.
+    pub(super) fn repeat(&mut self, reply: Reply) {
+        let (psn, until) = (reply.psn(), reply.until());
+        let is_same = |r: &Reply| r.until() == until || r.psn().since(psn) >= 0 && r.psn().since(until) < 0;
+        self.queue.retain(|r| !(r.is_data() && is_same(r)));
         if self.queue.len() < MOST {
             let at = self.queue.iter().position(|r| r.psn().since(psn) > 0).unwrap_or(self.queue.len());
             self.queue.insert(at, reply);
@@ -147,8 +155,13 @@ impl Replies {
 mod tests {
     use super::*;
 
+    fn read_until(psn: u32, until: u32) -> Reply {
+        let (psn, until) = (Psn::new(psn), Psn::new(until));
+        Reply::Read { psn, until, rkey: Key(1), va: 0, left: 10, started: false, msn: 0 }
+    }
+
     fn read(psn: u32) -> Reply {
-        Reply::Read { psn: Psn::new(psn), rkey: Key(1), va: 0, left: 10, started: false, msn: 0 }
+        read_until(psn, psn + 10)
     }
 
     #[test]
@@ -187,10 +200,25 @@ mod tests {
         let mut r = Replies::new(1);
         r.push(read(10));
         r.push(read(20));
-        r.repeat(read(12), Psn::new(20));
-        assert_eq!(r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>(), [10, 12, 20]);
-        r.repeat(read(10), Psn::new(20));
-        assert_eq!(r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>(), [10, 20]);
+        let begins = |r: &Replies| r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>();
+        r.repeat(read_until(12, 20));
+        assert_eq!(begins(&r), [12, 20], "who asks from 12 on has what comes before");
+        r.repeat(read(10));
+        assert_eq!(begins(&r), [10, 20]);
+        r.repeat(read_until(29, 30));
+        assert_eq!(begins(&r), [10, 29]);
+    }
+
+    #[test]
+    fn a_read_that_is_asked_for_again_in_part_counts_once() {
+        let mut r = Replies::new(2);
+        r.push(read(10));
+        r.repeat(read_until(13, 20));
+        assert_eq!(r.data(), 1);
+        r.repeat(read(10));
+        r.push(read(20));
+        r.repeat(read_until(17, 20));
+        assert_eq!(r.data(), 2);
     }
 
     #[test]
@@ -200,9 +228,9 @@ mod tests {
         r.push(read(20));
         r.pop();
         assert_eq!(r.data(), 1);
-        r.repeat(read(5), Psn::new(10));
+        r.repeat(read_until(5, 10));
         assert_eq!(r.data(), 1);
-        r.repeat(read(20), Psn::new(30));
+        r.repeat(read(20));
         assert_eq!(r.data(), 1);
     }
 

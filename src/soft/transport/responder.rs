@@ -144,7 +144,7 @@ impl Responder {
                     out.push(&Packet { atomic_ack: Some(*original), ..packet }, 0);
                     true
                 }
-                Reply::Read { psn, rkey, va, left, started, msn } => {
+                Reply::Read { psn, rkey, va, left, started, msn, .. } => {
                     let n = (*left).min(self.from.mtu);
                     let operation = match (*started, *left == n) {
                         (false, true) => Operation::ReadResponseOnly,
@@ -218,7 +218,7 @@ impl Responder {
             side.check_read(&arrival)?;
             self.msn = next(self.msn);
             self.expected = psn.plus(packets(reth.length, self.from.mtu));
-            self.replies.push(read_reply(psn, packet, self.msn));
+            self.replies.push(read_reply((psn, self.expected), packet, self.msn));
         } else if let Some(eth) = packet.atomic_eth {
             let opcode = if operation == Operation::CmpSwap { WrOpcode::CmpSwap } else { WrOpcode::FetchAdd };
             let operands = match opcode {
@@ -311,17 +311,17 @@ impl Responder {
                 let until = psn.plus(packets(reth.length, self.from.mtu));
                 if until.since(self.expected) <= 0 && self.max_dest_rd_atomic > 0 {
                     self.repeats += 1;
-                    self.replies.repeat(read_reply(psn, packet, self.msn), until);
+                    self.replies.repeat(read_reply((psn, until), packet, self.msn));
                 }
             }
             Operation::CmpSwap | Operation::FetchAdd => {
                 if let Some(original) = self.replies.kept(psn) {
-                    self.replies.repeat(Reply::Atomic { psn, original, msn: self.msn }, psn.plus(1));
+                    self.replies.repeat(Reply::Atomic { psn, original, msn: self.msn });
                 }
             }
             // Done already: only the answer comes again.
             Operation::Flush | Operation::AtomicWrite => {
-                self.replies.repeat(empty_reply(psn, self.msn), psn.plus(1));
+                self.replies.repeat(empty_reply(psn, self.msn));
             }
             operation if is_push(operation) => {
                 self.replies.acknowledge_again(psn, self.expected, self.msn);
@@ -378,14 +378,15 @@ pub(in crate::soft) fn answer(
     Packet { aeth, ..packet }
 }
 
-fn read_reply(psn: Psn, packet: &Packet, msn: u32) -> Reply {
+fn read_reply((psn, until): (Psn, Psn), packet: &Packet, msn: u32) -> Reply {
     let (rkey, va, left) = packet.reth.map_or_else(Default::default, |r| (r.rkey, r.va, r.length));
-    Reply::Read { psn, rkey, va, left, started: false, msn }
+    Reply::Read { psn, until, rkey, va, left, started: false, msn }
 }
 
 /// A READ response of no bytes, which answers FLUSH and ATOMIC WRITE.
 fn empty_reply(psn: Psn, msn: u32) -> Reply {
-    Reply::Read { psn, rkey: Default::default(), va: 0, left: 0, started: false, msn }
+    let until = psn.plus(1);
+    Reply::Read { psn, until, rkey: Default::default(), va: 0, left: 0, started: false, msn }
 }
 
 fn arrival(packet: &Packet, opcode: WrOpcode, remote_addr: u64, rkey: crate::soft::types::Key) -> Arrival {
