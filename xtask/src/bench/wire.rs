@@ -44,19 +44,24 @@ pub fn bench(repetitions: u32) -> Result<(), String> {
     let stage = stage::stage()?;
     let file = stage::target().join("bench-wire.json");
     let mut samples = measure(&stage, Extent { repetitions, each: 200, counts: true, tcp: true })?;
-    guest::measure(&stage, repetitions, &mut samples)?;
     println!(
         "medians of {repetitions} interleaved repetitions, one run; two network namespaces joined by veth, each end polls on a \
          core of its own\n"
     );
-    let short = show(&samples, true)? + guest::show(&samples)?;
+    let mut short = show(&samples, true)?;
     for side in ["sends", "receives"] {
         let figure = samples.median(&format!("instructions_{side}"))?;
         println!("WRITE 1 MiB, MTU 9000: {figure:.0} instructions of ours a packet on the side that {side}");
     }
+    // What the guest cannot measure takes nothing away from what was measured here.
+    let guest = guest::measure(&stage, repetitions, &mut samples);
+    if guest.is_ok() {
+        println!();
+        short += guest::show(&samples)?;
+    }
     samples.write(&file)?;
     println!("\n{} figures in {}; {short} short of their limit", samples.len(), file.display());
-    Ok(())
+    guest
 }
 
 /// Both ends of the way.
