@@ -65,7 +65,11 @@ impl About {
         };
         let mut about = vec![
             ("processor".to_string(), format!("{model}, {cores} cores")),
-            ("kernel".into(), read("/proc/sys/kernel/osrelease").trim().into()),
+            // The release; what a builder has added says nothing to others.
+            (
+                "kernel".into(),
+                read("/proc/sys/kernel/osrelease").trim().split('-').next().unwrap_or("?").into(),
+            ),
             ("repetitions".into(), repetitions.to_string()),
             ("guest".into(), if guest { "yes" } else { "no" }.into()),
         ];
