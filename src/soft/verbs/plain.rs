@@ -1,8 +1,8 @@
 //! SENDs as nearly all are, straight from the application's request into the ring of a peer on this host.
 use crate::abi::*;
-use crate::soft::link::shm::ring::{Ext, Header, LINE, LINE_PAYLOAD, MAX_PAYLOAD, Producer};
-use crate::soft::link::wires::message::{FIRST, LAST, RELIABLE, SENDS, SOLICITED};
-use crate::soft::link::wires::reply_follows;
+use crate::soft::link::shm::ring::{Ext, Header, LINE_PAYLOAD, MAX_PAYLOAD, Producer};
+use crate::soft::link::wires::message::SENDS;
+use crate::soft::link::wires::{RUN_PAYLOAD, header_of_send, reply_follows};
 use crate::soft::mem::run::RunMut;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::{Open, Requester};
@@ -10,9 +10,6 @@ use crate::soft::types::{Psn, Qpn, SendFlags, Sge, WrOpcode};
 
 /// What a request may ask for here; a fence has READs to wait for.
 const FLAGS: u32 = SendFlags::SIGNALED.union(SendFlags::SOLICITED).union(SendFlags::INLINE).bits();
-
-/// Bytes of several SENDs in one entry at most: that of four lines. The receiver begins when the entry is whole.
-const RUN_PAYLOAD: usize = 4 * LINE - (LINE - LINE_PAYLOAD);
 
 /// A SEND from one place that one entry of a ring has room for.
 struct Plain<'a> {
@@ -47,20 +44,8 @@ unsafe fn plain<'a>(wr: *mut ibv_send_wr) -> Option<Plain<'a>> {
 impl Plain<'_> {
     /// What stands before it in the ring, from one QP to another.
     #[inline(always)]
-    fn header(&self, (from, to): (Qpn, Qpn), psn: Psn, is_reliable: bool) -> Header {
-        let reliable = if is_reliable { RELIABLE } else { 0 };
-        let solicited = if self.flags.contains(SendFlags::SOLICITED) { SOLICITED } else { 0 };
-        Header {
-            kind: self.opcode.raw() as u8,
-            flags: FIRST | LAST | reliable | solicited,
-            spare: 0,
-            dst_qpn: to.0,
-            src_qpn: from.0,
-            seq: psn.get(),
-            total: self.sge.length,
-            imm: self.wr.imm_data,
-            ext: Ext::None,
-        }
+    fn header(&self, ends: (Qpn, Qpn), psn: Psn, is_reliable: bool) -> Header {
+        header_of_send(ends, psn, self.opcode, self.flags, self.sge.length, self.wr.imm_data, is_reliable)
     }
 
     /// Whether it can stand in one entry with `first` and those between them, which fill it so far.

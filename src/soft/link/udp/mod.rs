@@ -13,6 +13,7 @@ mod parting;
 pub mod port;
 pub mod share;
 mod sides;
+mod work;
 
 use self::groups::Memberships;
 use crate::soft::transport::Outbox;

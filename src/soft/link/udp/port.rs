@@ -6,6 +6,7 @@ use super::lookout::{Bound, Lookout};
 use super::owed::Owed;
 use super::pace::Destination;
 use super::share::Share;
+use super::work::{Few, Touched, Work};
 use super::{Endpoint, Path, Received, RxBatch, fits, largest_fitting, route_mtu};
 use crate::soft::ah::Address;
 use crate::soft::engine::{self, UDP_TOKEN};
@@ -96,50 +97,6 @@ pub struct Port {
     bound: AtomicU64,
     /// Packets that faults hold back.
     held: Held,
-}
-
-/// A connection to which packets came.
-struct Touched {
-    qp: Arc<Qp>,
-    flow: Arc<Flow>,
-    due: Due,
-    /// There was an answer to what it has sent.
-    answered: bool,
-}
-
-/// Packets that are being taken.
-struct Work<'a> {
-    node: &'a Node,
-    now: u64,
-    /// Those for other processes go on to them,
-    pass: bool,
-    /// as some did.
-    passed: bool,
-    touched: Few,
-}
-
-/// Connections to which packets came; mostly one.
-#[derive(Default)]
-struct Few {
-    first: Option<Touched>,
-    more: Vec<Touched>,
-}
-
-impl Few {
-    fn iter(&self) -> impl Iterator<Item = &Touched> {
-        self.first.iter().chain(&self.more)
-    }
-
-    fn of(&mut self, num: Qpn) -> Option<&mut Touched> {
-        self.first.iter_mut().chain(&mut self.more).find(|t| t.qp.num == num)
-    }
-
-    fn add(&mut self, new: Touched) {
-        match self.first {
-            None => self.first = Some(new),
-            Some(_) => self.more.push(new),
-        }
-    }
 }
 
 /// An open port.

@@ -29,7 +29,9 @@ use list::{List, next_version, watch, with_list};
 pub use list::{Looker, as_looker};
 use numbers::Numbers;
 pub use receive::reply_follows;
+pub use runs::RUN_PAYLOAD;
 pub use send::{Answer, Outbox, pump, repeat, send_datagram};
+pub use whole::header_of_send;
 
 use super::shm::own::MR_CAPACITY;
 use super::shm::ring::Header;

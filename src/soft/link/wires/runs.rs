@@ -1,8 +1,11 @@
 //! Several SENDs in one entry: requests of a list that follow each other, are of one length and ask for the same. They cost one look at a
 //! header, one lock of the receive half, and fewer lines that move between two cores.
 use super::message::SENDS;
-use crate::soft::link::shm::ring::{Entry, Header, PlainEntry};
+use crate::soft::link::shm::ring::{Entry, Header, LINE, LINE_PAYLOAD, PlainEntry};
 use crate::soft::types::WrOpcode;
+
+/// Bytes of several SENDs in one entry at most: that of four lines. The receiver begins when the entry is whole.
+pub const RUN_PAYLOAD: usize = 4 * LINE - (LINE - LINE_PAYLOAD);
 
 /// Whether the payload of an entry is that of whole SENDs: of one, or of several if its kind says so.
 #[inline(always)]

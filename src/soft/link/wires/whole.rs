@@ -1,13 +1,13 @@
 //! SENDs that are one entry of the ring, from one place to one place: nearly all of those that programs wait for. What is out
 //! of the ordinary in any way goes the long way, in `send` and `receive`, which also says what is wrong with it.
-use super::message::{FIRST, LAST, SOLICITED};
+use super::message::{FIRST, LAST, RELIABLE, SOLICITED};
 use super::{Wire, send};
-use crate::soft::link::shm::ring::{Entry, Ext, MAX_PAYLOAD};
+use crate::soft::link::shm::ring::{Entry, Ext, Header, MAX_PAYLOAD};
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::Whole;
-use crate::soft::types::{QpType, Qpn, SendFlags, WrOpcode};
+use crate::soft::types::{Psn, QpType, Qpn, SendFlags, WrOpcode};
 
 /// Puts a SEND into the ring whose bytes fit into one entry and lie in one place, as with nearly all. False: nothing is
 /// sent, and `send` is to see what it can do.
@@ -43,6 +43,32 @@ pub fn put(qp: &Qp, sq: &mut Requester, at: u64, wire: &Wire, to: Qpn) -> bool {
     drop(tx);
     sq.number(at, 1);
     true
+}
+
+/// The header of a SEND of a connected QP that is one entry, and nothing but that.
+#[inline(always)]
+pub fn header_of_send(
+    (from, to): (Qpn, Qpn),
+    psn: Psn,
+    op: WrOpcode,
+    flags: SendFlags,
+    length: u32,
+    imm: u32,
+    is_reliable: bool,
+) -> Header {
+    let reliable = if is_reliable { RELIABLE } else { 0 };
+    let solicited = if flags.contains(SendFlags::SOLICITED) { SOLICITED } else { 0 };
+    Header {
+        kind: op.raw() as u8,
+        flags: FIRST | LAST | reliable | solicited,
+        spare: 0,
+        dst_qpn: to.0,
+        src_qpn: from.0,
+        seq: psn.get(),
+        total: length,
+        imm,
+        ext: Ext::None,
+    }
 }
 
 /// The SEND that an entry is, if it is nothing else and all of it is here.
