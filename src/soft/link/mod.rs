@@ -66,7 +66,7 @@ fn forward<const ONE: bool>(qp: &Qp, sq: &mut Requester) {
     match std::mem::replace(&mut sq.path, Path::None) {
         Path::Shm(wire, to) => {
             let wire = wire.better(sq).unwrap_or(wire);
-            wires::reply_follows(qp);
+            wires::reply_follows(qp, &wire);
             wires::pump::<ONE>(qp, sq, &wire, to);
             sq.path = Path::Shm(wire, to);
         }

@@ -13,7 +13,7 @@ pub mod requester;
 pub mod responder;
 pub mod sendq;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::channel::AsyncQueue;
@@ -48,6 +48,8 @@ pub struct Qp {
     pub cookie: AtomicUsize,
     /// What it has counted. Its description is written under `shown`.
     pub record: Record,
+    /// The wire that its last message came over, by its token, until what is sent over another one has acknowledged it there; 0: none.
+    pub heard_over: AtomicU64,
     /// What direct access by peers of this user goes by.
     pub shown: Lock<Shown>,
     /// The XRC domain (XRC QPs).
@@ -158,6 +160,7 @@ impl Qp {
             rq: Lock::new(rq),
             cookie: AtomicUsize::new(0),
             record,
+            heard_over: AtomicU64::new(0),
             shown: Lock::new(Shown {
                 access: Access::empty(),
                 max_dest_rd_atomic: 0,

@@ -5,6 +5,7 @@ mod receives;
 pub use receives::Whole;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::counters::Attached;
 use super::recvq::{RecvQueue, Taken};
@@ -499,6 +500,7 @@ impl Responder {
         if let Some(faults) = &mut self.faults {
             faults.restart();
         }
+        qp.heard_over.store(0, Ordering::Relaxed);
         self.outbox.surrender(qp.num, self.peer);
     }
 

@@ -1,5 +1,6 @@
 //! RDMA WRITE and READ to where the last ones went, carried out straight from the application's request.
 use crate::abi::*;
+use crate::soft::link::Path;
 use crate::soft::link::wires::reply_follows;
 use crate::soft::qp::Qp;
 use crate::soft::qp::requester::Requester;
@@ -62,7 +63,9 @@ unsafe fn one<const WRITE: bool>(qp: &Qp, sq: &mut Requester, wr: &ibv_send_wr) 
     let to = unsafe { wr.wr.rdma };
     if WRITE {
         near.fetch(to.remote_addr);
-        reply_follows(qp);
+        if let Path::Shm(wire, _) = &sq.path {
+            reply_follows(qp, wire);
+        }
     }
     if wr.num_sge != 1 || !sq.is_idle(qp) {
         return false;

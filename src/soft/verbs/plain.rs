@@ -68,7 +68,7 @@ pub unsafe fn send(qp: &Qp, sq: &mut Requester, list: *mut ibv_send_wr) -> *mut 
     let Some(mut open) = sq.open(qp) else { return list };
     let (wire, is_reliable) = (open.wire, open.is_reliable);
     let mut at = list;
-    reply_follows(qp);
+    reply_follows(qp, wire);
     {
         let mut tx = wire.peer.tx.lock();
         // SAFETY: the caller vouches for the list.

@@ -2,7 +2,7 @@
 //!
 //! `send` and `receive` carry the message rules of `qp` over the rings of `shm`; `plain` is the short way of what most entries are,
 //! SENDs of one entry and acknowledgements, `runs` where an entry is several SENDs, `whole` SENDs of one entry that come later; `message` says what ring entries mean;
-//! `blocked` is who waits for room in a ring, `shown` what peers see of queue pairs and regions; `death` is about peers that are gone.
+//! `replies` is what goes before a reply, `blocked` who waits for room in a ring, `shown` what peers see of queue pairs and regions; `death` is about peers that are gone.
 mod blocked;
 mod death;
 pub mod foreign;
@@ -13,6 +13,7 @@ mod numbers;
 mod places;
 mod plain;
 mod receive;
+mod replies;
 mod runs;
 mod send;
 mod shown;
@@ -28,7 +29,7 @@ use inbox::{Cache, Proven};
 use list::{List, next_version, watch, with_list};
 pub use list::{Looker, as_looker};
 use numbers::Numbers;
-pub use receive::reply_follows;
+pub use replies::reply_follows;
 pub use runs::RUN_PAYLOAD;
 pub use send::{Answer, Outbox, pump, repeat, send_datagram};
 pub use whole::header_of_send;

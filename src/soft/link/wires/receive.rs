@@ -8,6 +8,7 @@ use super::message::{
     SENDS, SOLICITED,
 };
 use super::plain::take_plain;
+use super::replies::accept;
 use super::send::{self, Answer, answer};
 use super::{Wire, foreign, runs, whole};
 use crate::soft::cq::Taker;
@@ -269,26 +270,6 @@ pub(super) fn conclude(
         }
     }
     None
-}
-
-/// Messages up to this one are accepted: the PSN to acknowledge later. Where another thread may reply already, one that polls or that
-/// an event has woken, the acknowledgement leaves here, while the lock of the receive half is held: `reply_follows` waits for that.
-#[inline(always)]
-pub(super) fn accept(wire: &Wire, qp: &Qp, owed: Owed, taker: &Taker<'_>) -> Option<Psn> {
-    if taker.is_beside() || qp.node.wires.own().is_asleep() {
-        send::acknowledge(wire, owed);
-        return None;
-    }
-    Some(owed.psn)
-}
-
-/// What is sent now may be a reply: whoever has it finds complete what it answers, also where one thread takes a message and
-/// another replies to it already. The lock of the receive half is not held.
-#[inline(always)]
-pub fn reply_follows(qp: &Qp) {
-    if qp.rq.is_busy() {
-        drop(qp.rq.lock());
-    }
 }
 
 /// Counts a request that was not accepted, with its last piece.
