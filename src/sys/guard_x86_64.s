@@ -78,7 +78,8 @@ anyverbs_guard_copy:
     cmpq %r8, %rdi
     jb 6b
     jmp 8f
-# The first block is stored unaligned, and the string copy starts at an aligned destination.
+# The first block is stored unaligned, and the string copy starts at an aligned destination. By words, which emulated processors move
+# eight times as fast as bytes; the last one may reach into the last 64 bytes, which are stored after it.
 7:  movups (%rsi), %xmm0
     movups 16(%rsi), %xmm1
     movups 32(%rsi), %xmm2
@@ -94,7 +95,9 @@ anyverbs_guard_copy:
     subq %rcx, %rsi
     movq %r8, %rcx
     subq %rdi, %rcx
-    rep movsb
+    addq $7, %rcx
+    shrq $3, %rcx
+    rep movsq
 8:  movups %xmm4, (%r8)
     movups %xmm5, 16(%r8)
     movups %xmm6, 32(%r8)
