@@ -275,12 +275,7 @@ fn handle_events(node: &'static Node, timeout_ms: i32) -> Result<(), Errno> {
 fn handle(node: &'static Node, event: &Event) {
     let token = event.u64;
     match token {
-        TIMER_TOKEN => {
-            if let Some(fd) = node.timers.fd() {
-                fd.drain();
-            }
-            node.timers.fire(node, clock::now_ns());
-        }
+        TIMER_TOKEN => node.timers.expired(node),
         KICK_TOKEN => {
             node.engine.kick.drain();
             tell_others(node);
@@ -343,6 +338,7 @@ fn live(node: &'static Node, empties: u32) -> bool {
     let arms = engine.arms.load(Ordering::SeqCst);
     if own.is_asleep() && !engine.is_expecting(arms) {
         own.set_asleep(false);
+        node.timers.set_polled(true);
         fence(Ordering::SeqCst);
         if engine.arms.load(Ordering::SeqCst) != arms || engine.is_expecting(arms) {
             // Somebody went to sleep meanwhile.
@@ -365,6 +361,7 @@ fn live(node: &'static Node, empties: u32) -> bool {
 /// Nobody polls, or a CQ waits for an event: from now on every message rings.
 fn fall_asleep(node: &Node) {
     node.wires.own().set_asleep(true);
+    node.timers.set_polled(false);
     node.engine.heed_packets(node, true);
 }
 

@@ -1,7 +1,7 @@
 //! Deadlines of QPs: RNR waits, retries, retransmission.
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::cq::Cq;
@@ -10,17 +10,33 @@ use super::link::wires::Wire;
 use super::node::Node;
 use super::qp::Qp;
 use super::verbs::Opened;
+use crate::sys::clock;
 use crate::sys::lock::Lock;
 use crate::sys::timerfd::TimerFd;
+
+/// How long the descriptor leaves a deadline to a thread that polls, nanoseconds: to set it and to be woken by it costs as much as
+/// several messages.
+const LEEWAY: u64 = 4_000_000;
+/// But not one that is so near.
+const NEAR: u64 = 900_000;
 
 /// The timers of a process. The earliest also arms a timerfd, for when nobody polls.
 #[derive(Debug, Default)]
 pub struct Timers {
-    heap: Lock<BinaryHeap<Reverse<Entry>>>,
+    heap: Lock<Heap>,
     /// The earliest deadline; u64::MAX when there is none.
     earliest: AtomicU64,
     /// Set once the progress thread watches it.
     fd: OnceLock<TimerFd>,
+    /// Some thread polls, and looks at deadlines.
+    is_polled: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Heap {
+    entries: BinaryHeap<Reverse<Entry>>,
+    /// What the descriptor is set to; 0: it is not.
+    set_to: u64,
 }
 
 #[derive(Debug)]
@@ -90,8 +106,36 @@ impl Timers {
 
     fn push(&self, when: u64, target: Target) {
         let mut heap = self.heap.lock();
-        heap.push(Reverse(Entry { when, target }));
-        self.rearm(&heap);
+        heap.entries.push(Reverse(Entry { when, target }));
+        self.rearm(&mut heap);
+    }
+
+    /// Says whether some thread polls: the descriptor may then come a little later.
+    #[inline]
+    pub fn set_polled(&self, is_polled: bool) {
+        if self.is_polled.load(Ordering::Relaxed) != is_polled {
+            self.change_polled(is_polled);
+        }
+    }
+
+    #[cold]
+    fn change_polled(&self, is_polled: bool) {
+        let mut heap = self.heap.lock();
+        self.is_polled.store(is_polled, Ordering::Relaxed);
+        self.set(&mut heap);
+    }
+
+    /// The descriptor is readable: serves the deadlines up to now, and sets it anew. Called with no lock held.
+    pub fn expired(&self, node: &'static Node) {
+        {
+            let mut heap = self.heap.lock();
+            if let Some(fd) = self.fd.get() {
+                fd.drain();
+            }
+            heap.set_to = 0;
+        }
+        self.fire(node, clock::now_ns());
+        self.set(&mut self.heap.lock());
     }
 
     /// The earliest deadline.
@@ -138,19 +182,40 @@ impl Timers {
             return None;
         }
         let mut heap = self.heap.lock();
-        let due = heap.peek().is_some_and(|Reverse(e)| e.when <= now);
-        let target = if due { heap.pop().map(|Reverse(e)| e.target) } else { None };
-        self.rearm(&heap);
+        let due = heap.entries.peek().is_some_and(|Reverse(e)| e.when <= now);
+        let target = if due { heap.entries.pop().map(|Reverse(e)| e.target) } else { None };
+        self.rearm(&mut heap);
         target
     }
 
-    fn rearm(&self, heap: &BinaryHeap<Reverse<Entry>>) {
-        let earliest = heap.peek().map_or(u64::MAX, |Reverse(e)| e.when);
-        let before = self.earliest.swap(earliest, Ordering::Relaxed);
-        if earliest != before
-            && let Some(fd) = self.fd.get()
-        {
-            if earliest == u64::MAX { fd.disarm() } else { fd.arm(earliest) }
+    fn rearm(&self, heap: &mut Heap) {
+        let earliest = heap.entries.peek().map_or(u64::MAX, |Reverse(e)| e.when);
+        if self.earliest.swap(earliest, Ordering::Relaxed) != earliest {
+            self.set(heap);
+        }
+    }
+
+    /// Sets the descriptor for the earliest deadline. While some thread polls, one that is set to come before that stays.
+    fn set(&self, heap: &mut Heap) {
+        let (Some(fd), earliest) = (self.fd.get(), self.earliest()) else { return };
+        if earliest == u64::MAX {
+            if heap.set_to != 0 && !self.is_polled.load(Ordering::Relaxed) {
+                heap.set_to = 0;
+                fd.disarm();
+            }
+            return;
+        }
+        let mut at = earliest;
+        if self.is_polled.load(Ordering::Relaxed) {
+            let is_near = at.saturating_sub(clock::now_ns()) < NEAR;
+            at = if is_near { at } else { at.saturating_add(LEEWAY) };
+            if heap.set_to != 0 && heap.set_to <= at {
+                return;
+            }
+        }
+        if heap.set_to != at {
+            heap.set_to = at;
+            fd.arm(at);
         }
     }
 }
@@ -179,4 +244,33 @@ pub fn rnr_delay_ns(code: u8) -> u64 {
         3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     HUNDREDTHS_OF_MS[code as usize & 31] * 10_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_comes_at_the_deadline_or_a_little_later_where_a_thread_polls() {
+        let timers = Timers::new();
+        assert!(timers.fd().is_some());
+        let set_to = || timers.heap.lock().set_to;
+        let now = clock::now_ns();
+        let second = |n: u64| now + n * 1_000_000_000;
+        timers.push(second(20), Target::Packets);
+        assert_eq!(set_to(), second(20));
+        timers.set_polled(true);
+        assert_eq!(set_to(), second(20), "what comes before is good enough");
+        timers.push(second(10), Target::Packets);
+        assert_eq!(set_to(), second(10) + LEEWAY);
+        assert!(timers.due(second(10)).is_some() && timers.due(second(10)).is_none());
+        assert_eq!(set_to(), second(10) + LEEWAY);
+        timers.push(now + NEAR / 2, Target::Packets);
+        assert_eq!(set_to(), now + NEAR / 2, "it is too near to be left to others");
+        assert!(timers.due(second(5)).is_some());
+        timers.set_polled(false);
+        assert_eq!(set_to(), second(20));
+        assert!(timers.due(second(20)).is_some());
+        assert_eq!(set_to(), 0);
+    }
 }

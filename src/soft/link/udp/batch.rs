@@ -132,9 +132,17 @@ impl RxBatch {
         self.slots.clear();
         let Arrays { messages, names, .. } = &mut *self.arrays;
         let asked = self.most;
-        // SAFETY: every header points to a name, a control buffer and a slot in boxes that `self` owns.
-        let got = unsafe { uncancelled::recvmmsg(fd, messages.as_mut_ptr(), asked, libc::MSG_DONTWAIT) };
-        let got = got.max(0) as usize;
+        let got = if asked == 1 {
+            let first = &mut messages[0];
+            // SAFETY: the header points to a name, a control buffer and a slot in boxes that `self` owns.
+            let len = unsafe { uncancelled::recvmsg(fd, &mut first.msg_hdr, libc::MSG_DONTWAIT) };
+            first.msg_len = len.max(0) as u32;
+            usize::from(len >= 0)
+        } else {
+            // SAFETY: as above, of every header.
+            let got = unsafe { uncancelled::recvmmsg(fd, messages.as_mut_ptr(), asked, libc::MSG_DONTWAIT) };
+            got.max(0) as usize
+        };
         self.drained = got < asked || asked == 1;
         if got == 0 {
             self.most = 1;
