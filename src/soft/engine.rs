@@ -325,7 +325,8 @@ pub fn progress_from_poll(taker: &mut Taker<'_>) -> bool {
         let (polls, empties) = mine.counts.get();
         let (polls, empties) = (polls.wrapping_add(1), if did { 0 } else { empties.wrapping_add(1) });
         mine.counts.set((polls, empties));
-        if polls.is_multiple_of(LIFE_EVERY) { live(node, empties) | did } else { did }
+        let is_sign = polls.is_multiple_of(LIFE_EVERY) || did && node.udp.was_long();
+        if is_sign { live(node, empties) | did } else { did }
     })
 }
 

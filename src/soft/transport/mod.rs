@@ -19,7 +19,7 @@ use super::stats::Event;
 use super::types::{Key, Psn, Qpn, WcStatus, WrOpcode};
 use super::wire::Transport;
 
-pub use outbox::Outbox;
+pub use outbox::{Burst, Outbox};
 
 /// Packets of one connection that may be under way at first; kernel soft-RoCE has no more.
 pub const WINDOW: u32 = 64;

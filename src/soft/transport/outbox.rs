@@ -1,5 +1,14 @@
 //! Packets on their way out: bytes back to back, without ICRC and address.
-use crate::soft::wire::{Bth, IpUdp, Packet, bth, icrc};
+use crate::soft::wire::{Bth, IpUdp, MAX_DATAGRAM, Packet, bth, icrc};
+
+/// What leaves together: as much as the kernel takes as one datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Burst {
+    /// Packets at most,
+    pub packets: usize,
+    /// and their bytes.
+    pub bytes: usize,
+}
 
 /// Datagrams to be sealed and sent by the link.
 #[derive(Debug, Default)]
@@ -81,11 +90,19 @@ impl Outbox {
         self.ends.pop();
     }
 
-    /// Since there were `before` it has got `burst` datagrams or more, and either as many that can leave as one or nearly twice as many in all: a message
-    /// begins with a longer packet, and what follows it is to be a whole burst again.
-    pub fn is_full(&self, before: usize, burst: usize) -> bool {
+    /// What it has got since there were `before` datagrams is a burst: either its last packets can leave as one that has no room for another,
+    /// or it is nearly two in all. A message begins with a longer packet, and what follows it is to be whole again.
+    pub fn is_full(&self, before: usize, burst: Burst) -> bool {
         let new = self.len() - before;
-        new >= burst && (self.last_run.0 >= burst || new + 1 >= 2 * burst)
+        if new == 0 {
+            return false;
+        }
+        let (n, size, ended) = self.last_run;
+        let (n, bytes) = (n.min(new), self.bytes() - self.range(before).start);
+        n >= burst.packets
+            || (!ended && (n + 1) * size > burst.bytes)
+            || new + 1 >= 2 * burst.packets
+            || bytes + MAX_DATAGRAM > 2 * burst.bytes
     }
 
     /// The datagrams in order.
@@ -176,23 +193,31 @@ mod tests {
     #[test]
     fn a_burst_is_full_when_its_last_run_is() {
         let mut out = Outbox::new();
-        let mut push = |len: usize| {
+        let burst = Burst { packets: 4, bytes: 60_000 };
+        let push = |out: &mut Outbox, len: usize| {
             out.push_bytes(&vec![0; len]);
-            out.is_full(0, 4)
+            out.is_full(0, burst)
         };
-        assert_eq!([50, 40, 40, 40].map(&mut push), [false; 4], "the second ends a run of two");
-        assert_eq!([40, 40].map(&mut push), [false, true]);
+        assert_eq!([50, 40, 40, 40].map(|n| push(&mut out, n)), [false; 4], "the second ends a run of two");
+        assert_eq!([40, 40].map(|n| push(&mut out, n)), [false, true]);
         out.clear();
-        let mut push = |len: usize| {
-            out.push_bytes(&vec![0; len]);
-            out.is_full(0, 4)
-        };
-        assert_eq!(
-            [10, 20, 30, 40, 50, 60, 70].map(&mut push),
-            [false, false, false, false, false, false, true]
-        );
+        let grow = [10, 20, 30, 40, 50, 60, 70].map(|n| push(&mut out, n));
+        assert_eq!(grow, [false, false, false, false, false, false, true]);
         out.clear();
-        assert!(!out.is_full(0, 1));
+        assert!(!out.is_full(0, burst));
+    }
+
+    #[test]
+    fn a_burst_of_short_packets_has_more_of_them_than_one_of_long_ones() {
+        let burst = Burst { packets: 64, bytes: 64_000 };
+        for (len, packets) in [(24, 64), (1040, 61), (4112, 15)] {
+            let mut out = Outbox::new();
+            while !out.is_full(0, burst) {
+                out.push_bytes(&vec![0; len]);
+            }
+            assert_eq!(out.len(), packets, "{len}");
+            assert_eq!(out.run(0, 64, 65_000), packets, "{len}");
+        }
     }
 
     #[test]

@@ -125,15 +125,19 @@ impl Replies {
     }
 
     /// Adds the answer to a repeated READ or atomic where its PSN belongs; it takes the place of an older answer to
-    /// the same request, also of one that begins earlier: who asks from here on has what comes before.
-    pub(super) fn repeat(&mut self, reply: Reply) {
+    /// the same request, also of one that begins earlier: who asks from here on has what comes before. True if what is asked for had
+    /// left, rather than that it still waits here.
+    pub(super) fn repeat(&mut self, reply: Reply) -> bool {
         let (psn, until) = (reply.psn(), reply.until());
         let is_same = |r: &Reply| r.until() == until || r.psn().since(psn) >= 0 && r.psn().since(until) < 0;
+        let waits = |r: &Reply| r.is_data() && r.until() == until && r.psn().since(psn) <= 0;
+        let had_left = !self.queue.iter().any(waits);
         self.queue.retain(|r| !(r.is_data() && is_same(r)));
         if self.queue.len() < MOST {
             let at = self.queue.iter().position(|r| r.psn().since(psn) > 0).unwrap_or(self.queue.len());
             self.queue.insert(at, reply);
         }
+        had_left
     }
 
     /// Keeps an atomic's result.
@@ -201,9 +205,10 @@ mod tests {
         r.push(read(10));
         r.push(read(20));
         let begins = |r: &Replies| r.queue.iter().map(|r| r.psn().get()).collect::<Vec<_>>();
-        r.repeat(read_until(12, 20));
+        assert!(!r.repeat(read_until(12, 20)), "it has not left");
         assert_eq!(begins(&r), [12, 20], "who asks from 12 on has what comes before");
-        r.repeat(read(10));
+        assert!(!r.repeat(read_until(12, 20)), "nor now");
+        assert!(r.repeat(read(10)), "what comes before 12 has");
         assert_eq!(begins(&r), [10, 20]);
         r.repeat(read_until(29, 30));
         assert_eq!(begins(&r), [10, 29]);

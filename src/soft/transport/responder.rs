@@ -1,7 +1,7 @@
 //! The receiving half of a reliable connection: packets in order become requests, answers become packets.
 use super::replies::{Replies, Reply};
 use super::segment::packets;
-use super::{Arrival, End, Outbox, ReceiveSide, Refusal, Settings};
+use super::{Arrival, Burst, End, Outbox, ReceiveSide, Refusal, Settings};
 use crate::soft::stats::Event;
 use crate::soft::types::{MAX_MESSAGE, Psn, WrOpcode};
 use crate::soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Syndrome};
@@ -34,7 +34,7 @@ pub struct Responder {
     dead: bool,
     /// The refusal that it died of, for a requester that did not hear it.
     last_word: Option<(Psn, Syndrome)>,
-    /// READs that were asked for again.
+    /// READs that were asked for again after their responses had left.
     repeats: u64,
 }
 
@@ -63,7 +63,7 @@ impl Responder {
         self.last_word.is_some()
     }
 
-    /// READs that were asked for again so far: their responses came too fast for the way or the peer.
+    /// READs that were asked for again so far although they had been answered: their responses came too fast for the way or the peer.
     pub fn repeats(&self) -> u64 {
         self.repeats
     }
@@ -129,10 +129,10 @@ impl Responder {
         }
     }
 
-    /// Puts answers into `out`, up to `budget` packets; true when more could be sent at once.
-    pub fn transmit(&mut self, side: &mut impl ReceiveSide, out: &mut Outbox, budget: usize) -> bool {
-        let limit = out.len() + budget;
-        while out.len() < limit {
+    /// Puts answers into `out`, up to a burst; true when more could be sent at once.
+    pub fn transmit(&mut self, side: &mut impl ReceiveSide, out: &mut Outbox, burst: Burst) -> bool {
+        let before = out.len();
+        while !out.is_full(before, burst) {
             let Some(reply) = self.replies.front_mut() else { return false };
             let done = match reply {
                 Reply::Ack { psn, syndrome, msn } => {
@@ -310,8 +310,8 @@ impl Responder {
                 let Some(reth) = packet.reth.filter(|r| r.length <= MAX_MESSAGE) else { return };
                 let until = psn.plus(packets(reth.length, self.from.mtu));
                 if until.since(self.expected) <= 0 && self.max_dest_rd_atomic > 0 {
-                    self.repeats += 1;
-                    self.replies.repeat(read_reply((psn, until), packet, self.msn));
+                    let had_left = self.replies.repeat(read_reply((psn, until), packet, self.msn));
+                    self.repeats += u64::from(had_left);
                 }
             }
             Operation::CmpSwap | Operation::FetchAdd => {

@@ -45,6 +45,8 @@ pub(super) struct Timing {
     heard: bool,
     smoothed: Option<u64>,
     sample: Option<Sample>,
+    /// When packets left again, until there is progress.
+    again: Option<u64>,
 }
 
 /// A packet whose answer is being timed.
@@ -70,6 +72,7 @@ impl Timing {
             heard: false,
             smoothed: None,
             sample: None,
+            again: None,
         }
     }
 
@@ -120,6 +123,13 @@ impl Timing {
         self.smoothed.unwrap_or(0).clamp(SHORTEST_ROUND_TRIP, LONGEST_PROBE)
     }
 
+    /// What comes `now` comes much sooner or much later than an answer to what left again would: it is the late answer to the first try.
+    pub(super) fn is_late(&self, now: u64) -> bool {
+        let (Some(again), Some(usual)) = (self.again, self.smoothed) else { return false };
+        let took = now.saturating_sub(again);
+        2 * took < usual || took > 2 * usual
+    }
+
     /// The receiver asked to wait.
     pub(super) fn waits(&self) -> bool {
         self.rnr_until.is_some()
@@ -166,6 +176,7 @@ impl Timing {
             self.smoothed = Some(self.smoothed.map_or(took, |s| s - s / 8 + took / 8));
             self.sample = None;
         }
+        self.again = None;
         self.backoff = 0;
         self.timeouts = 0;
         self.excuses = EXCUSES;
@@ -184,6 +195,7 @@ impl Timing {
 
     /// Packets leave again.
     pub(super) fn again(&mut self, now: u64) {
+        self.again = Some(now);
         if let Some(sample) = &mut self.sample {
             sample.again = Some(now);
         }
@@ -276,6 +288,18 @@ mod tests {
         t.again(400 * MS);
         t.progress(408 * MS, 3, false);
         assert!(t.smoothed.unwrap() < 13 * MS);
+    }
+
+    #[test]
+    fn an_answer_is_late_that_comes_at_another_time_than_one_to_a_second_try_would() {
+        let mut t = Timing::new(14);
+        t.again(0);
+        assert!(!t.is_late(MS), "nobody knows how long answers take");
+        t.time(0, 0);
+        t.progress(MS, 1, false);
+        assert!(!t.is_late(10 * MS), "nothing left again");
+        t.again(10 * MS);
+        assert_eq!([10, 11, 12, 13].map(|at| t.is_late(at * MS)), [true, false, false, true]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! UC: the same packets without answers. A message that misses a packet is dropped as a whole.
 use super::responder::push_arrival;
 use super::segment::{self, packets, payload, pushes};
-use super::{End, Outbox, ReceiveSide, Refusal, SendSide, Settings};
+use super::{Burst, End, Outbox, ReceiveSide, Refusal, SendSide, Settings};
 use crate::soft::stats::Event;
 use crate::soft::types::{Psn, WcStatus};
 use crate::soft::wire::Packet;
@@ -23,16 +23,16 @@ impl Sender {
         Self { to, psn: to.psn, wqe, sent: 0, dead: false }
     }
 
-    /// Puts up to `budget` packets into `out`; requests complete with their last one. True when more could be sent.
-    pub fn transmit(&mut self, side: &mut impl SendSide, out: &mut Outbox, budget: usize) -> bool {
-        let limit = out.len() + budget;
+    /// Puts up to a burst of packets into `out`; requests complete with their last one. True when more could be sent.
+    pub fn transmit(&mut self, side: &mut impl SendSide, out: &mut Outbox, burst: Burst) -> bool {
+        let before = out.len();
         while !self.dead {
             let op = match side.op(self.wqe) {
                 Some(Ok(op)) => op,
                 Some(Err(status)) => return self.fail(side, status),
                 None => return false,
             };
-            if out.len() >= limit {
+            if out.is_full(before, burst) {
                 return true;
             }
             if self.sent == 0 {

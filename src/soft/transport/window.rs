@@ -94,13 +94,14 @@ impl Window {
         self.size = self.calm.min(self.most);
     }
 
-    /// Of the `under_way` packets, so many were acknowledged.
-    pub(super) fn widen(&mut self, acknowledged: u32, under_way: u32) {
+    /// Of the `under_way` packets, so many were acknowledged. `late`: by an answer that is none to a probe. True: a timer had run
+    /// out, and they had arrived all the same; only the answer was late.
+    pub(super) fn widen(&mut self, acknowledged: u32, under_way: u32, late: bool) -> bool {
+        // More than the one packet that was sent again.
+        let had_arrived = late || acknowledged > 1 || acknowledged == under_way;
+        let probed = self.held.is_some();
         match self.held {
-            // More than the one packet that was sent again: they had arrived, and only the answer was late.
-            Some(size) if acknowledged > 1 || acknowledged == under_way => {
-                (self.size, self.held) = (size, None);
-            }
+            Some(size) if had_arrived => (self.size, self.held) = (size, None),
             Some(_) => self.narrow(),
             None => {}
         }
@@ -117,6 +118,7 @@ impl Window {
             }
         }
         self.size = self.size.min(self.most);
+        probed && had_arrived
     }
 }
 
@@ -129,7 +131,7 @@ mod tests {
         let mut done = 0;
         while done < n {
             let all = w.size();
-            w.widen(all, all);
+            w.widen(all, all, false);
             done += all;
         }
     }
@@ -151,7 +153,7 @@ mod tests {
     fn what_is_not_used_does_not_grow() {
         let mut w = Window::new();
         w.limit(300);
-        (0..10_000).for_each(|_| w.widen(1, 1));
+        (0..10_000).for_each(|_| _ = w.widen(1, 1, false));
         assert_eq!(w.size(), WINDOW);
     }
 
@@ -174,10 +176,13 @@ mod tests {
         w.probe();
         w.probe();
         assert_eq!(w.size(), 1);
-        w.widen(40, 64);
+        assert!(w.widen(40, 64, false));
         assert_eq!((w.size(), w.losses()), (WINDOW, 0));
         w.probe();
-        w.widen(1, 64);
+        assert!(w.widen(1, 64, true));
+        assert_eq!((w.size(), w.losses()), (WINDOW, 0));
+        w.probe();
+        assert!(!w.widen(1, 64, false));
         assert_eq!((w.size(), w.losses()), (WINDOW / 2, 1));
     }
 }

@@ -12,20 +12,17 @@ use crate::soft::stats::Event;
 use crate::soft::transport::requester::{Patience, Requester};
 use crate::soft::transport::responder::Responder;
 use crate::soft::transport::unreliable::{Receiver, Sender};
-use crate::soft::transport::{Outbox, Settings};
+use crate::soft::transport::{Burst, Outbox, Settings};
 use crate::soft::types::{QpState, QpType};
-use crate::soft::wire::{MAX_DATAGRAM, MAX_PAYLOAD, Packet, Transport, aeth, bth, cnp, icrc};
+use crate::soft::wire::{Packet, Transport, aeth, bth, cnp, icrc};
 use crate::sys::{clock, lock::Lock};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Packets between two looks at the socket's buffer, and their bytes: what the kernel takes as one datagram, and what the
-/// allocator does not take a mapping of its own for, which might lie where the application has unmapped registered memory.
-const BURST: usize = 64;
-const BURST_BYTES: usize = 64_000;
-/// Headers and ICRC of a packet, at most, bytes.
-const HEADERS: usize = MAX_DATAGRAM - MAX_PAYLOAD;
+/// What goes to the kernel at once: what it takes as one datagram, and twice as much is what the allocator does not take a mapping of its own
+/// for, which might lie where the application has unmapped registered memory.
+const BURST: Burst = Burst { packets: 64, bytes: 64_000 };
 /// Bytes of an acknowledgement.
 const ACKNOWLEDGEMENT: usize = bth::LEN + aeth::LEN + icrc::LEN;
 /// Packets of READ responses in a row, before others get their turn.
@@ -161,12 +158,12 @@ impl Flow {
         &self.path
     }
 
-    /// Sends what is ready. The caller holds the send half's lock.
-    pub fn pump(&self, qp: &Qp, sq: &mut SendHalf) {
+    /// Sends what is ready; true if that was more than one burst. The caller holds the send half's lock.
+    pub fn pump(&self, qp: &Qp, sq: &mut SendHalf) -> bool {
         let now = clock::now_ns();
         let mut sending = self.sending.lock();
         if !matches!(qp.state(), QpState::Rts | QpState::Sqd) {
-            return;
+            return false;
         }
         let sending = sending.get_or_insert_with(|| self.connection.sending(sq));
         if let Sending::Reliable(r, known) = sending {
@@ -177,35 +174,30 @@ impl Flow {
             *known = (acknowledged, losses);
             r.limit_window(self.destination.share(self.connection.mtu));
         }
-        let (burst, mut full) = (self.connection.burst(), false);
+        let (mut full, mut bursts) = (false, 0);
         port::with_outbox(|out| {
-            let mut unlooked = 0;
             loop {
                 let mut side = Sends { qp, sq };
                 let more = match sending {
-                    Sending::Reliable(r, _) => r.transmit(now, &mut side, out, burst),
+                    Sending::Reliable(r, _) => r.transmit(now, &mut side, out, BURST),
                     Sending::Unreliable(s) => {
                         s.resume(side.sq.queue.next, side.sq.queue.tail);
-                        s.transmit(&mut side, out, burst)
+                        s.transmit(&mut side, out, BURST)
                     }
                 };
                 side.sq.stats.sent(out.len(), out.bytes());
                 if !out.is_empty() && self.owes.load(Ordering::Acquire) {
                     self.pay_along(qp, now, out, side.sq.faults.is_none());
                 }
-                unlooked += out.len();
                 let chance = side.sq.faults.as_mut().map(|faults| &mut faults.chance);
                 qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
                 if !more {
                     break;
                 }
-                // Half of the smallest buffer holds three bursts, and to look takes as long as to copy a packet.
-                if unlooked > burst {
-                    unlooked = 0;
-                    full = !qp.node.udp.has_room();
-                    if full {
-                        break;
-                    }
+                bursts += 1;
+                full = !qp.node.udp.has_room();
+                if full {
+                    break;
                 }
             }
         });
@@ -216,6 +208,7 @@ impl Flow {
             self.set_alarm(qp, r.deadline());
             self.set_active(!r.is_idle());
         }
+        bursts > 0
     }
 
     /// Notes whether something is under way. The lock of `sending` is held, or nobody else has the flow any more.
@@ -354,7 +347,7 @@ impl Flow {
         }
         if is_pair && qp.node.udp.joins() {
             let (packets, bytes) = (out.len(), out.bytes());
-            r.transmit(&mut Receives { qp, rq: &mut rq }, out, 1);
+            r.transmit(&mut Receives { qp, rq: &mut rq }, out, Burst { packets: 1, ..BURST });
             rq.stats.sent(out.len() - packets, out.bytes() - bytes);
             self.owes.store(r.has_replies(), Ordering::Release);
         } else {
@@ -371,14 +364,12 @@ impl Flow {
         }
     }
 
-    /// Sends what received packets have made possible: answers, if they are `due`, and further requests. Called with no lock
-    /// held.
-    pub(super) fn answer(&self, qp: &Qp, due: Due) {
-        if due == Due::Now {
-            self.reply(qp, &mut qp.rq.lock());
-        }
+    /// Sends what received packets have made possible: answers, if they are `due`, and further requests; true if that was more than a
+    /// burst. Called with no lock held.
+    pub(super) fn answer(&self, qp: &Qp, due: Due) -> bool {
+        let replied = due == Due::Now && self.reply(qp, &mut qp.rq.lock());
         let mut sq = qp.sq.lock();
-        self.pump(qp, &mut sq);
+        self.pump(qp, &mut sq) | replied
     }
 
     /// A deadline has come. Called with no lock held.
@@ -415,18 +406,20 @@ impl Flow {
         }
     }
 
-    fn reply(&self, qp: &Qp, rq: &mut ReceiveHalf) {
+    /// Sends the answers; true if they were more than a burst.
+    fn reply(&self, qp: &Qp, rq: &mut ReceiveHalf) -> bool {
         let mut receiving = self.receiving.lock();
-        let Receiving::Reliable(r, pace) = &mut *receiving else { return };
+        let Receiving::Reliable(r, pace) = &mut *receiving else { return false };
         if !r.has_replies() {
-            return;
+            return false;
         }
-        let (mut more, mut pause) = (true, 0);
+        let (mut more, mut pause, mut answers, mut bursts) = (true, 0, 0, 0);
         port::with_outbox(|out| {
-            let burst = self.connection.burst();
-            for _ in 0..ANSWERS / burst {
-                more = r.transmit(&mut Receives { qp, rq }, out, burst);
+            while answers < ANSWERS {
+                more = r.transmit(&mut Receives { qp, rq }, out, BURST);
                 rq.stats.sent(out.len(), out.bytes());
+                answers += out.len();
+                bursts += 1;
                 let chance = rq.faults.as_mut().map(|faults| &mut faults.chance);
                 qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
                 if !more {
@@ -444,6 +437,7 @@ impl Flow {
         if more {
             self.set_alarm(qp, Some(clock::now_ns() + pause));
         }
+        bursts > 1
     }
 
     /// Makes sure that a timer comes at `deadline` or before; an early one finds nothing to do and sets the next.
@@ -466,11 +460,6 @@ impl Drop for Flow {
 impl Connection {
     fn settings(&self, psn: crate::soft::types::Psn) -> Settings {
         Settings { transport: self.transport, remote_qpn: self.remote_qpn, psn, mtu: self.mtu }
-    }
-
-    /// Packets that go out together.
-    fn burst(&self) -> usize {
-        (BURST_BYTES / (self.mtu as usize + HEADERS)).min(BURST)
     }
 
     fn sending(&self, sq: &SendHalf) -> Sending {

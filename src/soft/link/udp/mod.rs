@@ -23,7 +23,7 @@ use crate::sys::{errno::Errno, fd, fork::ParentFd, is_setuid, log, uncancelled};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub use batch::{Received, RxBatch};
 pub(in crate::soft::link) use sides::op_of;
@@ -36,6 +36,9 @@ const OVERHEAD: u32 = 8 + 12 + 16 + 4 + 4;
 
 /// The most that a socket buffer is asked to hold; the kernel grants what it may.
 const SOCKET_BUFFER: usize = 4 << 20;
+
+/// What a packet takes of it beside its bytes, at most.
+const PACKET_OVERHEAD: usize = 1024;
 
 /// The port of the discard service, RFC 863.
 const DISCARD: u16 = 9;
@@ -74,6 +77,10 @@ pub struct Endpoint {
     dual: bool,
     /// The kernel cuts datagrams into packets (GSO).
     segments: AtomicBool,
+    /// What was sent since somebody looked whether the send buffer has room, as much of it as that may take; and after how much
+    /// that is to be looked at again.
+    unlooked: AtomicUsize,
+    look_every: usize,
 }
 
 impl Endpoint {
@@ -116,9 +123,17 @@ impl Endpoint {
         let _ = socket.set_recv_buffer_size(SOCKET_BUFFER);
         let _ = socket.set_send_buffer_size(SOCKET_BUFFER);
         control::force_receive_buffer(&socket, SOCKET_BUFFER);
+        // Half of it holds three times what goes out unlooked.
+        let look_every = socket.send_buffer_size().unwrap_or(0) / 6;
         let any: IpAddr = if dual { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         socket.bind(&SockAddr::from(SocketAddr::new(any, port)))?;
-        Ok(Self { socket: ParentFd::new(fd::lift(socket.into())?), dual, segments })
+        Ok(Self {
+            socket: ParentFd::new(fd::lift(socket.into())?),
+            dual,
+            segments,
+            unlooked: AtomicUsize::new(0),
+            look_every,
+        })
     }
 
     /// Binds the port anew, as the last one to do so, in place of the old socket, which is returned: packets may have come there
@@ -154,10 +169,18 @@ impl Endpoint {
         self.socket.as_raw_fd()
     }
 
-    /// Half of the socket's send buffer is free: a burst of answers will fit.
+    /// Half of the socket's send buffer is free, or was when a good part less had been sent: a burst will fit. To look takes as long as to copy
+    /// a packet.
     pub fn has_room(&self) -> bool {
+        if self.unlooked.load(Ordering::Relaxed) < self.look_every {
+            return true;
+        }
         let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLOUT, revents: 0 };
-        uncancelled::poll(&mut poll, 0) == 1
+        let room = uncancelled::poll(&mut poll, 0) == 1;
+        if room {
+            self.unlooked.store(0, Ordering::Relaxed);
+        }
+        room
     }
 
     /// Takes waiting packets into `batch`, without blocking; how many.
@@ -168,6 +191,9 @@ impl Endpoint {
     /// Sends the datagrams of `out`, each sealed with its ICRC, and empties it. `join`: the kernel may get many as one.
     /// What it does not take is lost, as on a wire.
     pub fn send(&self, path: &Path, out: &mut Outbox, join: bool) {
+        // A lost count does no harm.
+        let unlooked = self.unlooked.load(Ordering::Relaxed) + out.bytes() + out.len() * PACKET_OVERHEAD;
+        self.unlooked.store(unlooked, Ordering::Relaxed);
         batch::send(self.sender(), &path.ip_udp(), path, out, join);
     }
 

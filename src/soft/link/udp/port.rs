@@ -35,7 +35,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Receive calls in a row before others get their turn.
@@ -92,6 +92,8 @@ pub struct Port {
     polls: AtomicU32,
     /// and since the last one that another process brought.
     inbox_polls: AtomicU32,
+    /// A thread that polls has sent much.
+    was_long: AtomicBool,
     /// When a packet last came, and when the port was bound.
     heard: AtomicU64,
     bound: AtomicU64,
@@ -317,6 +319,12 @@ impl Port {
         self.look(node, false)
     }
 
+    /// A poll that found packets has taken so long, since this was last asked, that few of them make a sign of life.
+    #[inline]
+    pub fn was_long(&self) -> bool {
+        self.was_long.load(Ordering::Relaxed) && self.was_long.swap(false, Ordering::Relaxed)
+    }
+
     #[inline]
     fn look(&self, node: &Node, again: bool) -> bool {
         let Some(door) = self.door.get() else { return false };
@@ -469,8 +477,8 @@ impl Port {
                 Due::Later => Due::Now,
                 due => *due,
             };
-            if due == Due::Now || *answered {
-                flow.answer(qp, due);
+            if (due == Due::Now || *answered) && flow.answer(qp, due) && again {
+                self.was_long.store(true, Ordering::Relaxed);
             }
         }
         if passed && self.share.flush() {

@@ -55,16 +55,22 @@ impl Requester {
             }
         }
         self.retire(side);
-        self.progress(now, before);
+        self.progress(now, before, false);
         lost
     }
 
-    fn progress(&mut self, now: u64, before: u64) {
+    /// `pulled`: by data, of which each packet acknowledges itself only.
+    fn progress(&mut self, now: u64, before: u64, pulled: bool) {
         let una = self.una();
         if una > before && !self.dead {
             self.retries = self.patience.retry_cnt;
             self.rnr_retries = self.patience.rnr_retry;
-            self.window.widen((una - before) as u32, (self.sent - before) as u32);
+            let late = self.timing.is_late(now);
+            let had_arrived =
+                self.window.widen((una - before) as u32, (self.sent - before) as u32, late && pulled);
+            if had_arrived && late {
+                self.send = self.sent;
+            }
             self.timing.progress(now, una, self.sent > una);
         }
     }
@@ -169,6 +175,6 @@ impl Requester {
         flight.done += 1;
         let before = number;
         self.retire(side);
-        self.progress(now, before);
+        self.progress(now, before, true);
     }
 }

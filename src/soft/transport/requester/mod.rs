@@ -7,7 +7,7 @@ mod answers;
 use super::segment::{self, packets, payload, pulls, pushes};
 use super::timing::{Expired, Timing};
 use super::window::Window;
-use super::{Op, Outbox, SendSide, Settings, WINDOW};
+use super::{Burst, Op, Outbox, SendSide, Settings, WINDOW};
 use crate::soft::stats::Event;
 use crate::soft::types::{Psn, WcStatus, WrOpcode};
 use crate::soft::wire::Bth;
@@ -154,11 +154,11 @@ impl Requester {
         self.flights.is_empty()
     }
 
-    /// Puts what may be sent now into `out`, a burst of `budget` packets or nearly two; true when more could be sent at once.
-    pub fn transmit(&mut self, now: u64, side: &mut impl SendSide, out: &mut Outbox, budget: usize) -> bool {
+    /// Puts what may be sent now into `out`, a burst or nearly two; true when more could be sent at once.
+    pub fn transmit(&mut self, now: u64, side: &mut impl SendSide, out: &mut Outbox, burst: Burst) -> bool {
         let (before, mut more) = (out.len(), false);
         while !self.dead && !self.timing.waits() {
-            if out.is_full(before, budget) {
+            if out.is_full(before, burst) {
                 more = true;
                 break;
             }

@@ -150,7 +150,7 @@ fn unreliable_messages_arrive_whole_or_not_at_all() {
         }
         let posted = receives.posted;
         let mut out = Outbox::new();
-        while sender.transmit(&mut sends, &mut out, 8) {}
+        while sender.transmit(&mut sends, &mut out, BURST) {}
         assert_eq!(sends.done.len(), 40, "sending is all there is to it");
         for datagram in out.iter() {
             if !random.chance(seed % 30) {

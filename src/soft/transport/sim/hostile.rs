@@ -52,7 +52,7 @@ fn responder_survives_any_packet() {
             if !packet.bth.opcode.operation.is_response() {
                 host.responder.receive(&packet, &payload, &mut host.receives);
             }
-            host.responder.transmit(&mut host.receives, &mut out, 8);
+            host.responder.transmit(&mut host.receives, &mut out, BURST);
             if let Some(last) = out.iter().last() {
                 psn = Packet::parse(last).unwrap().0.bth.psn.plus(1);
             }
@@ -96,7 +96,7 @@ fn requester_survives_any_answer() {
         for _ in 0..200 {
             now += random.below(1000) * US;
             host.requester.timeout(now, &mut host.sends);
-            host.requester.transmit(now, &mut host.sends, &mut out, 16);
+            host.requester.transmit(now, &mut host.sends, &mut out, BURST);
             if let Some(any) = out.iter().nth(random.below(16) as usize) {
                 psn = Packet::parse(any).unwrap().0.bth.psn;
             }

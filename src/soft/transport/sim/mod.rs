@@ -7,11 +7,14 @@ mod storms;
 
 use super::requester::{Patience, Requester};
 use super::responder::Responder;
-use super::{Arrival, End, Op, Outbox, ReceiveSide, Refusal, SendSide, Settings};
+use super::{Arrival, Burst, End, Op, Outbox, ReceiveSide, Refusal, SendSide, Settings};
 use crate::soft::types::{Key, Psn, Qpn, WcStatus, WrOpcode};
 use crate::soft::wire::{IpUdp, Packet, Transport, icrc};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+
+/// What a host sends in one go.
+const BURST: Burst = Burst { packets: 16, bytes: 64_000 };
 
 pub use sides::{Receives, Sends};
 
@@ -186,8 +189,8 @@ impl Net {
             if !host.acts(self.now) {
                 continue;
             }
-            while host.requester.transmit(self.now, &mut host.sends, &mut out, 16) {}
-            while host.responder.transmit(&mut host.receives, &mut out, 16) {}
+            while host.requester.transmit(self.now, &mut host.sends, &mut out, BURST) {}
+            while host.responder.transmit(&mut host.receives, &mut out, BURST) {}
             let datagrams: Vec<Vec<u8>> = out.iter().map(<[u8]>::to_vec).collect();
             for datagram in datagrams {
                 self.launch(own, datagram);

@@ -61,7 +61,7 @@ fn sequence_errors_behind_a_missing_receive_cost_no_retry() {
         host.sends.post(WrOpcode::Send, 0, vec![1; 10]);
     }
     let (mut now, mut out) = (0, Outbox::new());
-    host.requester.transmit(now, &mut host.sends, &mut out, 16);
+    host.requester.transmit(now, &mut host.sends, &mut out, BURST);
     let first = Packet::parse(out.iter().next().expect("a packet")).unwrap().0.bth;
     let acknowledge = Opcode::new(Transport::Rc, Operation::Acknowledge);
     let answer = |syndrome| {
@@ -74,12 +74,12 @@ fn sequence_errors_behind_a_missing_receive_cost_no_retry() {
         if late {
             now += MS;
             host.requester.timeout(now, &mut host.sends);
-            host.requester.transmit(now, &mut host.sends, &mut out, 16);
+            host.requester.transmit(now, &mut host.sends, &mut out, BURST);
         }
         host.requester.receive(now, &answer(Syndrome::Nak(NakCode::PsnSequence)), &[], &mut host.sends);
         now += MS;
         host.requester.timeout(now, &mut host.sends);
-        host.requester.transmit(now, &mut host.sends, &mut out, 16);
+        host.requester.transmit(now, &mut host.sends, &mut out, BURST);
     }
     assert_eq!(host.sends.done, []);
 }
@@ -106,6 +106,26 @@ fn lost_tail_is_repaired_by_a_probe_long_before_the_timeout() {
     net.hosts[0].sends.post(WrOpcode::Send, 0, vec![9; 4 * MTU as usize]);
     assert!(net.run(TIMEOUT / 4));
     assert_eq!(net.hosts[1].receives.arrived.len(), 1);
+}
+
+/// The peer was not scheduled for a while: it has all that was sent, and takes it in its own time.
+#[test]
+fn what_was_only_answered_late_is_not_sent_again() {
+    const MANY: u32 = 400;
+    for opcode in [WrOpcode::Write, WrOpcode::Read] {
+        let mut net = Net::new(21, PATIENCE);
+        net.hosts[0].requester.limit_window(200);
+        net.hosts[0].sends.post(opcode, 0, vec![9; (MANY * MTU) as usize]);
+        assert!(!net.run(70 * US));
+        net.hosts[1].naps_until = 10 * MS;
+        assert!(net.run(TIMEOUT / 2), "{opcode:?}");
+        let [requests, responses] = [0, 1].map(|host| net.count(host, |_| true));
+        match opcode {
+            WrOpcode::Write => assert!(requests <= MANY as usize + 8, "{requests}"),
+            _ => assert!(responses <= MANY as usize && net.hosts[1].responder.repeats() == 0, "{responses}"),
+        }
+        assert_eq!(net.hosts[0].requester.history().1, 0, "no loss: {opcode:?}");
+    }
 }
 
 #[test]
@@ -350,7 +370,7 @@ fn packets_out_of_place_are_refused_as_invalid() {
     net.hosts[0].sends.post(WrOpcode::Send, 0, vec![1; 1000]);
     let mut out = Outbox::new();
     let host = &mut net.hosts[0];
-    host.requester.transmit(0, &mut host.sends, &mut out, 16);
+    host.requester.transmit(0, &mut host.sends, &mut out, BURST);
     // The first packet as a middle one.
     let mut bytes = out.iter().next().unwrap().to_vec();
     bytes[0] = Operation::SendMiddle as u8;
@@ -358,7 +378,7 @@ fn packets_out_of_place_are_refused_as_invalid() {
     net.deliver(1, &bytes);
     let host = &mut net.hosts[1];
     out.clear();
-    host.responder.transmit(&mut host.receives, &mut out, 16);
+    host.responder.transmit(&mut host.receives, &mut out, BURST);
     let (packet, _) = Packet::parse(out.iter().next().unwrap()).unwrap();
     assert_eq!(packet.aeth.unwrap().syndrome, Syndrome::Nak(NakCode::InvalidRequest));
 }
