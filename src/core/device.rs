@@ -13,9 +13,20 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 struct Device {
     /// What `ibv_device *` points to: the provider's, or else ours.
     c: *mut verbs_device,
+    is_ours: bool,
     provider: &'static dyn Provider,
     found: Found,
     next: *mut Device,
+}
+
+/// Only of one that was never published: another thread has been faster.
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // SAFETY: made by `make` from a box, and nobody has seen it.
+            drop(unsafe { Box::from_raw(self.c) });
+        }
+    }
 }
 
 static FIRST: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
@@ -115,14 +126,15 @@ fn entry(provider: &'static dyn Provider, found: Found) -> *mut Device {
 }
 
 fn make(provider: &'static dyn Provider, found: Found) -> Device {
-    let c = provider.device(found.token).unwrap_or_else(|| {
+    let theirs = provider.device(found.token);
+    let c = theirs.unwrap_or_else(|| {
         // SAFETY: plain data, a null pointer, no function and an atomic counter; zero is a value of each.
         let c: *mut verbs_device = Box::into_raw(Box::new(unsafe { std::mem::zeroed() }));
         // SAFETY: a fresh object of ours.
         unsafe { object::fill_device(c, &found) };
         c
     });
-    Device { c, provider, found, next: ptr::null_mut() }
+    Device { c, is_ours: theirs.is_none(), provider, found, next: ptr::null_mut() }
 }
 
 #[cfg(test)]
