@@ -1,14 +1,17 @@
 //! The invariant CRC: Ethernet's CRC-32 over a pseudo packet, stored least significant byte first (IBA A17, 7.8.1).
 use super::{IpUdp, bth};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the trailer.
 pub const LEN: usize = 4;
 
 /// The CRC of the eight 0xff bytes that stand for the missing LRH; as a raw register, 0xdebb20e3.
 const PREFIX: u32 = !0xdebb_20e3;
-/// IPv6 and UDP headers, bytes.
-const MOST_IP_UDP: usize = 40 + 8;
 const POLY: u32 = 0xedb8_8320;
+/// Where the congestion bits stand in the BTH.
+const MASKED: usize = 4;
+/// What of a byte of ones four bytes later stands in the register.
+const BACK_FOUR: u32 = multiply(back(4), 0xff);
 
 /// What the receive check found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,18 +67,81 @@ fn compute(ip: &IpUdp, id: u16, covered: &[u8], udp_payload: usize) -> Option<u3
     if covered.len() < bth::LEN {
         return None;
     }
-    ip.with_masked(id, udp_payload, |headers| {
-        // Few long pieces are faster than many short ones.
-        let mut front = [0; MOST_IP_UDP + bth::LEN];
-        let (ip_udp, all) = (headers.len(), headers.len() + bth::LEN);
-        front[..ip_udp].copy_from_slice(headers);
-        front[ip_udp..all].copy_from_slice(&covered[..bth::LEN]);
-        front[ip_udp + 4] = 0xff;
-        let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
-        hasher.update(&front[..all]);
-        hasher.update(&covered[bth::LEN..]);
-        hasher.finalize()
-    })
+    Some(over(headers(ip, id, udp_payload)?, covered))
+}
+
+/// The CRC of what stands before the BTH.
+fn headers(ip: &IpUdp, id: u16, udp_payload: usize) -> Option<u32> {
+    ip.with_masked(id, udp_payload, |headers| update(PREFIX, headers))
+}
+
+/// The CRC with what begins with the BTH. Congestion bits count as ones: CRC is linear, so what is missing for that may stand
+/// in the register before it, and the bytes are gone through as they are.
+fn over(before: u32, covered: &[u8]) -> u32 {
+    let missing = u32::from(!covered[MASKED]);
+    let missing = if missing == 0xff { BACK_FOUR } else { rewind(missing, MASKED) };
+    update(before ^ missing, covered)
+}
+
+fn update(before: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(before);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// Headers of packets between two ends, of the lengths that came last.
+#[derive(Debug)]
+pub struct Ends {
+    ip: IpUdp,
+    /// The length of a UDP payload, and the CRC of what stands before it.
+    known: [AtomicU64; 4],
+}
+
+impl Ends {
+    /// Of packets with these addresses and ports; IPv4 id 0.
+    pub fn new(ip: IpUdp) -> Self {
+        Self { ip, known: Default::default() }
+    }
+
+    /// These are the addresses and ports of its packets.
+    #[inline]
+    pub fn are(&self, ip: &IpUdp) -> bool {
+        self.ip == *ip
+    }
+
+    #[inline]
+    fn headers(&self, udp_payload: usize) -> Option<u32> {
+        let known = &self.known[udp_payload / 4 % 4];
+        let value = known.load(Ordering::Relaxed);
+        if value >> 32 == udp_payload as u64 {
+            return Some(value as u32);
+        }
+        let crc = headers(&self.ip, 0, udp_payload)?;
+        known.store((udp_payload as u64) << 32 | u64::from(crc), Ordering::Relaxed);
+        Some(crc)
+    }
+
+    /// As [`seal`].
+    #[inline]
+    pub fn seal(&self, datagram: &mut [u8]) {
+        let udp_payload = datagram.len();
+        let Some((covered, trailer)) = datagram.split_last_chunk_mut::<LEN>() else { return };
+        if covered.len() >= bth::LEN
+            && let Some(before) = self.headers(udp_payload)
+        {
+            *trailer = over(before, covered).to_le_bytes();
+        }
+    }
+
+    /// Whether the ICRC of a packet is right; one that is not may have another IPv4 id.
+    #[inline]
+    pub fn check(&self, datagram: &[u8]) -> bool {
+        let Some((covered, trailer)) = datagram.split_last_chunk::<LEN>() else { return false };
+        covered.len() >= bth::LEN
+            && self
+                .headers(datagram.len())
+                .is_some_and(|before| over(before, covered) == u32::from_le_bytes(*trailer))
+    }
 }
 
 /// The register `bytes` zero bytes earlier.
@@ -85,7 +151,7 @@ fn rewind(register: u32, bytes: usize) -> u32 {
 }
 
 /// x^(-8 i), and x^(-2048 i), modulo the polynomial.
-static BACK: [u32; 256] = powers(back_one_byte(1 << 31));
+static BACK: [u32; 256] = powers(back(1));
 static BACK_256: [u32; 256] = powers(multiply(BACK[255], BACK[1]));
 
 const fn powers(base: u32) -> [u32; 256] {
@@ -98,9 +164,11 @@ const fn powers(base: u32) -> [u32; 256] {
     table
 }
 
-const fn back_one_byte(mut register: u32) -> u32 {
+/// x^(-8 n).
+const fn back(n: u32) -> u32 {
+    let mut register = 1 << 31;
     let mut i = 0;
-    while i < 8 {
+    while i < 8 * n {
         register = if register >> 31 == 1 { (register ^ POLY) << 1 | 1 } else { register << 1 };
         i += 1;
     }
@@ -210,6 +278,31 @@ mod tests {
         assert!(missed <= 1, "{missed} of {} single bit errors missed", good.len() * 8);
         assert_eq!(check(&v4(), &good[..3]), Verdict::Bad);
         assert_eq!(check(&v4(), &good[..15]), Verdict::Bad);
+    }
+
+    #[test]
+    fn packets_between_two_ends_have_the_icrc_that_each_has_by_itself() {
+        let v6 = IpUdp::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap(), 0xc001);
+        for ip in [v4(), v6] {
+            let ends = Ends::new(ip);
+            assert!(ends.are(&ip) && !ends.are(&IpUdp { src_port: 1, ..ip }));
+            for len in [16, 20, 80, 84, 80, 1100, 16, 80] {
+                let (mut one, mut other) = (datagram(len), datagram(len));
+                seal(&ip, &mut one);
+                ends.seal(&mut other);
+                assert_eq!(one, other, "{len}");
+                assert!(ends.check(&one));
+                for congestion in [0x80, 0x40, 0xff] {
+                    one[4] = congestion;
+                    assert!(ends.check(&one) && check(&ip, &one) == Verdict::Exact);
+                }
+                one[8] ^= 1;
+                assert!(!ends.check(&one));
+            }
+            let mut short = [7; 15];
+            ends.seal(&mut short);
+            assert!(short == [7; 15] && !ends.check(&short) && !ends.check(&short[..3]));
+        }
     }
 
     #[test]
