@@ -22,8 +22,10 @@ use crate::sys::{annotate, clock, futex, thread};
 const YIELD_AFTER: u32 = 1000;
 /// Sooner where packets come in: the kernel's thread that brings them may wait for this processor.
 const YIELD_TO_PACKETS_AFTER: u32 = LIFE_EVERY;
-/// A thread that has looked for work this many times shows a sign of life, and looks at deadlines.
+/// A thread that has looked for work this many times shows a sign of life, and looks at deadlines;
 const LIFE_EVERY: u32 = 64;
+/// sooner while every message still wakes the progress thread as well, which may take this processor for it.
+const LIFE_AT_FIRST: u32 = 16;
 /// A thread takes no more than this many rounds of messages before it goes on.
 const SWEEPS: u32 = 16;
 /// So many signs of life after a CQ was armed, polling counts as persistent although the CQ still waits.
@@ -300,7 +302,7 @@ fn handle(node: &'static Node, event: &Event) {
 /// Looks for work of the whole process once; true if there was any. Called with no lock held.
 #[inline]
 fn progress_of(node: &'static Node, mine: &Looker, taker: &mut Taker<'_>) -> bool {
-    let did = node.wires.poll(node, mine, taker) | node.udp.poll(node);
+    let did = node.wires.poll(node, mine, taker) | node.udp.poll(node, taker);
     node.settle();
     did
 }
@@ -325,7 +327,9 @@ pub fn progress_from_poll(taker: &mut Taker<'_>) -> bool {
         let (polls, empties) = mine.counts.get();
         let (polls, empties) = (polls.wrapping_add(1), if did { 0 } else { empties.wrapping_add(1) });
         mine.counts.set((polls, empties));
-        let is_sign = polls.is_multiple_of(LIFE_EVERY) || did && node.udp.was_long();
+        let is_sign = polls.is_multiple_of(LIFE_EVERY)
+            || polls.is_multiple_of(LIFE_AT_FIRST) && node.wires.own().is_asleep()
+            || did && node.udp.was_long();
         if is_sign { live(node, empties) | did } else { did }
     })
 }

@@ -368,7 +368,7 @@ impl Requester {
     }
 
     /// `complete_oldest_with` under a thread that polls.
-    fn complete_oldest(&mut self, qp: &Qp, status: WcStatus, taker: &mut Taker<'_>) {
+    pub fn complete_oldest(&mut self, qp: &Qp, status: WcStatus, taker: &mut Taker<'_>) {
         let at = self.queue.tail;
         if at == self.queue.head {
             return;

@@ -1,5 +1,5 @@
 //! Packets on their way out: bytes back to back, without ICRC and address.
-use crate::soft::wire::{Bth, IpUdp, MAX_DATAGRAM, Packet, bth, icrc};
+use crate::soft::wire::{Aeth, Bth, IpUdp, MAX_DATAGRAM, Packet, aeth, bth, icrc};
 
 /// What leaves together: as much as the kernel takes as one datagram.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,14 @@ impl Outbox {
         let (bytes, rest) = datagram[bth::LEN..].split_at_mut(payload);
         rest[..pad].fill(0);
         bytes
+    }
+
+    /// Adds an acknowledgement or a refusal, as [`push`](Self::push) does.
+    #[inline]
+    pub fn push_aeth(&mut self, bth: &Bth, aeth: &Aeth) {
+        let datagram = self.grow(bth::LEN + aeth::LEN + icrc::LEN);
+        bth.emit(datagram);
+        aeth.emit(&mut datagram[bth::LEN..]);
     }
 
     /// Adds a datagram as it is; its last four bytes are the ICRC, of anything.
@@ -175,7 +183,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::soft::types::{Psn, Qpn};
-    use crate::soft::wire::{Opcode, Operation, Transport};
+    use crate::soft::wire::{NakCode, Opcode, Operation, Syndrome, Transport};
 
     #[test]
     fn what_former_packets_left_is_in_none() {
@@ -230,6 +238,20 @@ mod tests {
             out.push(&Packet::new(bth), length).fill(9);
             out.push_bare(&bth, length).fill(9);
             // The ICRC is of anything.
+            let datagrams: Vec<&[u8]> = out.iter().map(|d| &d[..d.len() - icrc::LEN]).collect();
+            assert_eq!(datagrams[0], datagrams[1]);
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_is_a_packet_with_an_aeth() {
+        let bth = Bth::new(Opcode::new(Transport::Xrc, Operation::Acknowledge), Qpn(0x1001), Psn::new(7));
+        let mut out = Outbox::new();
+        for syndrome in [Syndrome::Ack, Syndrome::Rnr(14), Syndrome::Nak(NakCode::RemoteAccess)] {
+            out.clear();
+            let aeth = Aeth { syndrome, msn: 0x12_3456 };
+            out.push(&Packet { aeth: Some(aeth), ..Packet::new(bth) }, 0);
+            out.push_aeth(&bth, &aeth);
             let datagrams: Vec<&[u8]> = out.iter().map(|d| &d[..d.len() - icrc::LEN]).collect();
             assert_eq!(datagrams[0], datagrams[1]);
         }

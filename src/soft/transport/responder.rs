@@ -4,7 +4,7 @@ use super::segment::packets;
 use super::{Arrival, Burst, End, Outbox, ReceiveSide, Refusal, Settings};
 use crate::soft::stats::Event;
 use crate::soft::types::{MAX_MESSAGE, Psn, WrOpcode};
-use crate::soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Syndrome};
+use crate::soft::wire::{Aeth, Bth, NakCode, Opcode, Operation, Packet, Syndrome, Transport};
 
 /// The message whose packets are arriving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,6 +129,31 @@ impl Responder {
         }
     }
 
+    /// A SEND of one packet with so much payload and this number is the next thing that can come.
+    #[inline]
+    pub fn expects_send(&self, psn: Psn, payload: usize) -> bool {
+        psn == self.expected
+            && !self.dead
+            && self.open == Open::Nothing
+            && payload <= self.from.mtu as usize
+            && self.from.transport == Transport::Rc
+    }
+
+    /// Such a SEND has been carried out, or refused for good; it asked for an acknowledgement or not.
+    #[inline]
+    pub fn sent(&mut self, result: Result<(), Refusal>, asked: bool) {
+        self.nak_sent = false;
+        if let Err(refusal) = result {
+            return self.refuse(self.expected, refusal);
+        }
+        self.msn = next(self.msn);
+        self.expected = self.expected.plus(1);
+        self.unasked = !asked;
+        if asked {
+            self.acknowledge();
+        }
+    }
+
     /// Puts answers into `out`, up to a burst; true when more could be sent at once.
     pub fn transmit(&mut self, side: &mut impl ReceiveSide, out: &mut Outbox, burst: Burst) -> bool {
         let before = out.len();
@@ -136,7 +161,9 @@ impl Responder {
             let Some(reply) = self.replies.front_mut() else { return false };
             let done = match reply {
                 Reply::Ack { psn, syndrome, msn } => {
-                    out.push(&answer(&self.from, Operation::Acknowledge, *psn, *syndrome, *msn), 0);
+                    let opcode = Opcode::new(self.from.transport, Operation::Acknowledge);
+                    let aeth = Aeth { syndrome: *syndrome, msn: *msn };
+                    out.push_aeth(&Bth::new(opcode, self.from.remote_qpn, *psn), &aeth);
                     true
                 }
                 Reply::Atomic { psn, original, msn } => {

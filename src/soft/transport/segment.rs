@@ -74,6 +74,12 @@ pub(super) fn bare_bth(op: &Op, to: &Settings, psn: Psn, i: u32, count: u32) -> 
     Some(Bth { solicited: last && op.solicited && op.opcode == WrOpcode::Send, ..bth })
 }
 
+/// The header of a SEND that is one packet.
+#[inline]
+pub(super) fn send_only(to: &Settings, psn: Psn) -> Bth {
+    Bth::new(Opcode::new(to.transport, Operation::SendOnly), to.remote_qpn, psn)
+}
+
 /// A READ request for `length` bytes from `offset` of the message.
 pub(in crate::soft) fn read_packet(op: &Op, to: &Settings, psn: Psn, offset: u32, length: u32) -> Packet {
     let reth = Reth { va: op.remote_addr.wrapping_add(u64::from(offset)), rkey: op.rkey, length };

@@ -83,9 +83,10 @@ impl Timing {
 
     /// The next time at which something runs out.
     pub(super) fn deadline(&self) -> Option<u64> {
-        match self.rnr_until {
-            Some(at) => Some(at),
-            None => [self.timeout_at, self.probe_at].into_iter().flatten().min(),
+        match (self.rnr_until, self.timeout_at, self.probe_at) {
+            (Some(at), ..) => Some(at),
+            (_, Some(one), Some(other)) => Some(min(one, other)),
+            (_, one, other) => one.or(other),
         }
     }
 

@@ -93,12 +93,12 @@ fn update(before: u32, bytes: &[u8]) -> u32 {
 #[derive(Debug)]
 pub struct Ends {
     ip: IpUdp,
-    /// The length of a UDP payload, and the CRC of what stands before it.
+    /// The length of a UDP payload, its IPv4 id, and the CRC of what stands before it.
     known: [AtomicU64; 4],
 }
 
 impl Ends {
-    /// Of packets with these addresses and ports; IPv4 id 0.
+    /// Of packets with these addresses and ports.
     pub fn new(ip: IpUdp) -> Self {
         Self { ip, known: Default::default() }
     }
@@ -110,36 +110,36 @@ impl Ends {
     }
 
     #[inline]
-    fn headers(&self, udp_payload: usize) -> Option<u32> {
-        let known = &self.known[udp_payload / 4 % 4];
-        let value = known.load(Ordering::Relaxed);
-        if value >> 32 == udp_payload as u64 {
+    fn headers(&self, id: u16, udp_payload: usize) -> Option<u32> {
+        let known = &self.known[(udp_payload / 4 + usize::from(id)) % 4];
+        let (value, key) = (known.load(Ordering::Relaxed), (udp_payload as u32) << 16 | u32::from(id));
+        if value >> 32 == u64::from(key) {
             return Some(value as u32);
         }
-        let crc = headers(&self.ip, 0, udp_payload)?;
-        known.store((udp_payload as u64) << 32 | u64::from(crc), Ordering::Relaxed);
+        let crc = headers(&self.ip, id, udp_payload)?;
+        known.store(u64::from(key) << 32 | u64::from(crc), Ordering::Relaxed);
         Some(crc)
     }
 
-    /// As [`seal`].
+    /// As [`seal_with_id`].
     #[inline]
-    pub fn seal(&self, datagram: &mut [u8]) {
+    pub fn seal(&self, id: u16, datagram: &mut [u8]) {
         let udp_payload = datagram.len();
         let Some((covered, trailer)) = datagram.split_last_chunk_mut::<LEN>() else { return };
         if covered.len() >= bth::LEN
-            && let Some(before) = self.headers(udp_payload)
+            && let Some(before) = self.headers(id, udp_payload)
         {
             *trailer = over(before, covered).to_le_bytes();
         }
     }
 
-    /// Whether the ICRC of a packet is right; one that is not may have another IPv4 id.
+    /// Whether the ICRC is right of a packet that came with this IPv4 id; one that is not may have another.
     #[inline]
-    pub fn check(&self, datagram: &[u8]) -> bool {
+    pub fn check(&self, id: u16, datagram: &[u8]) -> bool {
         let Some((covered, trailer)) = datagram.split_last_chunk::<LEN>() else { return false };
         covered.len() >= bth::LEN
             && self
-                .headers(datagram.len())
+                .headers(id, datagram.len())
                 .is_some_and(|before| over(before, covered) == u32::from_le_bytes(*trailer))
     }
 }
@@ -286,22 +286,22 @@ mod tests {
         for ip in [v4(), v6] {
             let ends = Ends::new(ip);
             assert!(ends.are(&ip) && !ends.are(&IpUdp { src_port: 1, ..ip }));
-            for len in [16, 20, 80, 84, 80, 1100, 16, 80] {
+            for (len, id) in [(16, 0), (80, 0), (20, 1), (84, 0), (80, 1), (80, 0), (1100, 7), (16, 0)] {
                 let (mut one, mut other) = (datagram(len), datagram(len));
-                seal(&ip, &mut one);
-                ends.seal(&mut other);
+                seal_with_id(&ip, id, &mut one);
+                ends.seal(id, &mut other);
                 assert_eq!(one, other, "{len}");
-                assert!(ends.check(&one));
+                assert!(ends.check(id, &one));
                 for congestion in [0x80, 0x40, 0xff] {
                     one[4] = congestion;
-                    assert!(ends.check(&one) && check(&ip, &one) == Verdict::Exact);
+                    assert!(ends.check(id, &one) && check_with_id(&ip, id, &one) == Verdict::Exact);
                 }
                 one[8] ^= 1;
-                assert!(!ends.check(&one));
+                assert!(!ends.check(id, &one));
             }
             let mut short = [7; 15];
-            ends.seal(&mut short);
-            assert!(short == [7; 15] && !ends.check(&short) && !ends.check(&short[..3]));
+            ends.seal(0, &mut short);
+            assert!(short == [7; 15] && !ends.check(0, &short) && !ends.check(0, &short[..3]));
         }
     }
 

@@ -17,6 +17,7 @@ pub mod ip;
 pub mod opcode;
 pub mod packet;
 pub mod reth;
+pub mod short;
 pub mod xrceth;
 
 pub use aeth::{Aeth, NakCode, Syndrome};

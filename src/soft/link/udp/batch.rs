@@ -1,9 +1,9 @@
 //! Many packets a system call: recvmmsg into buffers that are kept, sendmmsg from an outbox; and many packets a datagram
 //! where the kernel cuts (GSO) and joins (GRO) them.
-use super::Path;
 use super::control::{self, Control, RX_ROOM, TX_ROOM};
+use super::route::Route;
 use crate::soft::transport::Outbox;
-use crate::soft::wire::{IpUdp, MAX_DATAGRAM, Opcode, UDP_PORT, icrc};
+use crate::soft::wire::{IpUdp, MAX_DATAGRAM, Opcode, UDP_PORT};
 use crate::sys::errno::Errno;
 use crate::sys::map::Mapping;
 use crate::sys::uncancelled;
@@ -52,13 +52,20 @@ impl Received<'_> {
     }
 }
 
+/// What the packets of a datagram have in common.
 struct Slot {
-    len: usize,
-    /// Bytes of each packet in it but the last.
-    segment: usize,
     ip: IpUdp,
     traffic_class: u8,
     hop_limit: u8,
+}
+
+/// A packet of a slot: where it is in all bytes, and its place in the slot.
+#[derive(Clone, Copy)]
+struct Piece {
+    slot: u32,
+    at: u32,
+    len: u16,
+    index: u16,
 }
 
 /// What recvmmsg reads and writes beside the packets; its pointers stay within the box and into the slots.
@@ -74,7 +81,8 @@ pub struct RxBatch {
     /// Where no memory of the application is registered, even if it has unmapped it since.
     bytes: Mapping,
     arrays: Box<Arrays>,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Slot>,
+    pieces: Vec<Piece>,
     /// Datagrams that the next call takes.
     most: usize,
     /// The last call got all that there was.
@@ -86,7 +94,7 @@ unsafe impl Send for RxBatch {}
 
 impl std::fmt::Debug for RxBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RxBatch").field("packets", &self.slots.len()).finish_non_exhaustive()
+        f.debug_struct("RxBatch").field("packets", &self.pieces.len()).finish_non_exhaustive()
     }
 }
 
@@ -106,30 +114,30 @@ impl RxBatch {
             header.msg_control = (&raw mut controls[i]).cast();
             rearm(header);
         }
-        Ok(Self { bytes, arrays, slots: Vec::with_capacity(RX_BATCH), most: 1, drained: true })
+        let (slots, pieces) = (Vec::with_capacity(RX_BATCH), Vec::with_capacity(RX_BATCH));
+        Ok(Self { bytes, arrays, slots, pieces, most: 1, drained: true })
     }
 
     /// The packets of the last receive, in order. What is none of ours (too long, no destination known) is left out.
-    pub fn packets(&self) -> impl Iterator<Item = Received<'_>> + Clone {
+    #[inline]
+    pub fn packets(&self) -> impl ExactSizeIterator<Item = Received<'_>> + Clone {
         // SAFETY: a private mapping of this length, which the kernel writes only within `receive`, that is not now.
         let bytes = unsafe { std::slice::from_raw_parts(self.bytes.base(), self.bytes.len()) };
-        let slots = self.slots.iter().zip(bytes.chunks_exact(SLOT));
-        let slots = slots.filter_map(|(slot, bytes)| slot.as_ref().map(|slot| (slot, &bytes[..slot.len])));
-        let packets =
-            slots.flat_map(|(slot, bytes)| bytes.chunks(slot.segment).zip(0..).map(move |b| (slot, b)));
-        packets.filter(|(_, (bytes, _))| bytes.len() <= MAX_DATAGRAM).map(|(slot, (datagram, index))| {
+        self.pieces.iter().map(|piece| {
+            let slot = &self.slots[piece.slot as usize];
             Received {
                 ip: slot.ip,
                 traffic_class: slot.traffic_class,
                 hop_limit: slot.hop_limit,
-                index,
-                datagram,
+                index: piece.index,
+                datagram: &bytes[piece.at as usize..][..usize::from(piece.len)],
             }
         })
     }
 
     pub(super) fn receive(&mut self, fd: RawFd) -> usize {
         self.slots.clear();
+        self.pieces.clear();
         let Arrays { messages, names, .. } = &mut *self.arrays;
         let asked = self.most;
         let got = if asked == 1 {
@@ -154,17 +162,27 @@ impl RxBatch {
             let header = &messages[i].msg_hdr;
             let told = control::read(header);
             let whole = header.msg_flags & libc::MSG_TRUNC == 0;
-            let slot = match (control::sender(&names[i]), told.dst) {
-                (Some(src), Some(dst)) if whole => Some(Slot {
-                    len: messages[i].msg_len as usize,
-                    segment: if told.segment > 0 { told.segment } else { SLOT },
+            if let (Some(src), Some(dst)) = (control::sender(&names[i]), told.dst)
+                && whole
+            {
+                let len = messages[i].msg_len as usize;
+                let segment = if told.segment > 0 { told.segment } else { SLOT };
+                let slot = self.slots.len() as u32;
+                let (mut from, mut index) = (0, 0);
+                while from < len {
+                    let (at, len) = ((i * SLOT + from) as u32, segment.min(len - from));
+                    if len <= MAX_DATAGRAM {
+                        self.pieces.push(Piece { slot, at, len: len as u16, index });
+                    }
+                    from += len;
+                    index = index.wrapping_add(1);
+                }
+                self.slots.push(Slot {
                     ip: IpUdp { src: src.ip(), dst, src_port: src.port(), dst_port: UDP_PORT },
                     traffic_class: told.traffic_class,
                     hop_limit: told.hop_limit,
-                }),
-                _ => None,
-            };
-            self.slots.push(slot);
+                });
+            }
             rearm(&mut messages[i].msg_hdr);
         }
         // One look more than there are datagrams takes as long as half of it.
@@ -189,25 +207,27 @@ fn rearm(header: &mut libc::msghdr) {
 #[derive(Clone, Copy)]
 pub(super) struct Sender<'a> {
     pub fd: RawFd,
-    pub dual: bool,
     /// The kernel cuts datagrams; cleared when it turns out that it cannot.
     pub segments: &'a AtomicBool,
 }
 
 /// Seals the datagrams of `out` and gives them to the kernel, those of one size as one where `join` allows. What it does
 /// not take is lost, as on a wire.
-pub(super) fn send(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox, join: bool) {
+pub(super) fn send(sender: Sender<'_>, route: &Route, out: &mut Outbox, join: bool) {
     let mut first = 0;
     while first < out.len() {
         let join = join && sender.segments.load(Ordering::Relaxed);
         let left = out.len() - first;
         // Most calls send few datagrams: the arrays are then short.
-        first += if left == 1 || join && left == out.run(first, FEW, SEGMENTS_BYTES) {
-            send_up_to::<1>(sender, ip, path, out, first, join)
+        first += if left == 1 {
+            send_one(sender, route, out, first);
+            1
+        } else if join && left == out.run(first, FEW, SEGMENTS_BYTES) {
+            send_up_to::<1>(sender, route, out, first, join)
         } else if join || left <= FEW {
-            send_up_to::<FEW>(sender, ip, path, out, first, join)
+            send_up_to::<FEW>(sender, route, out, first, join)
         } else {
-            send_up_to::<TX_BATCH>(sender, ip, path, out, first, join)
+            send_up_to::<TX_BATCH>(sender, route, out, first, join)
         };
     }
     out.clear();
@@ -216,51 +236,40 @@ pub(super) fn send(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox
 /// Gives datagrams from `first` on to the kernel; how many are done with, at least one.
 fn send_up_to<const MOST: usize>(
     sender: Sender<'_>,
-    ip: &IpUdp,
-    path: &Path,
+    route: &Route,
     out: &mut Outbox,
     first: usize,
     join: bool,
 ) -> usize {
-    // SAFETY: zero is a valid value of these plain C structs.
-    let (mut messages, mut name): ([libc::mmsghdr; MOST], libc::sockaddr_in6) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // SAFETY: zero is a valid value of this plain C struct.
+    let mut messages: [libc::mmsghdr; MOST] = unsafe { std::mem::zeroed() };
     let mut controls = [Control([0; TX_ROOM]); MOST];
     let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST];
     // Datagrams that each message stands for.
     let mut counts = [0; MOST];
-    let name_len = control::address(path, ip.dst_port, sender.dual, &mut name);
-    let template_len = control::write(&mut controls[0], path);
     let (mut n, mut next) = (0, first);
     while n < MOST && next < out.len() {
         let count = if join { out.run(next, SEGMENTS, SEGMENTS_BYTES) } else { 1 };
         if !out.is_sealed() {
             for i in 0..count {
                 // The kernel numbers what it cuts.
-                icrc::seal_with_id(ip, i as u16, out.get_mut(next + i));
+                route.ends.seal(i as u16, out.get_mut(next + i));
             }
-        }
-        if n > 0 {
-            // What else the first one has stands behind.
-            controls[n] = controls[0];
-        }
-        let mut control_len = template_len;
-        if count > 1 {
-            let size = out.get_mut(next).len();
-            control::write_segment(&mut controls[n], &mut control_len, size);
         }
         iovecs[n] = control::iovec(out.span_mut(next, count));
         let header = &mut messages[n].msg_hdr;
-        header.msg_iov = &raw mut iovecs[n];
-        header.msg_iovlen = 1;
-        header.msg_namelen = name_len;
-        header.msg_name = (&raw mut name).cast();
-        header.msg_controllen = control_len as _;
-        header.msg_control = (&raw mut controls[n]).cast();
+        aim(header, route, &mut iovecs[n]);
+        if count > 1 {
+            let mut control_len = route.control_len;
+            controls[n] = route.control;
+            control::write_segment(&mut controls[n], &mut control_len, out.get_mut(next).len());
+            header.msg_controllen = control_len as _;
+            header.msg_control = (&raw mut controls[n]).cast();
+        }
         counts[n] = count;
         (n, next) = (n + 1, next + count);
     }
-    // SAFETY: every header points to the name, its control messages and bytes of `out`, which live beyond the call.
+    // SAFETY: every header points to a name, control messages and bytes of `out`, which live beyond the call.
     let sent = unsafe {
         match n {
             1 => match uncancelled::sendmsg(sender.fd, &messages[0].msg_hdr, libc::MSG_DONTWAIT) {
@@ -278,7 +287,7 @@ fn send_up_to<const MOST: usize>(
         _ if counts[0] > 1 => {
             let mut any = false;
             for i in first..first + counts[0] {
-                any |= send_one(sender, ip, path, out, i);
+                any |= send_one(sender, route, out, i);
             }
             if any {
                 sender.segments.store(false, Ordering::Relaxed);
@@ -291,23 +300,28 @@ fn send_up_to<const MOST: usize>(
 }
 
 /// Sends datagram `i` alone; true if the kernel took it.
-fn send_one(sender: Sender<'_>, ip: &IpUdp, path: &Path, out: &mut Outbox, i: usize) -> bool {
-    // SAFETY: zero is a valid value of these plain C structs.
-    let (mut header, mut name): (libc::msghdr, libc::sockaddr_in6) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    let mut control = Control([0; TX_ROOM]);
+#[inline]
+fn send_one(sender: Sender<'_>, route: &Route, out: &mut Outbox, i: usize) -> bool {
     let sealed = out.is_sealed();
     let datagram = out.get_mut(i);
     if !sealed {
-        icrc::seal(ip, datagram);
+        route.ends.seal(0, datagram);
     }
     let mut iovec = control::iovec(datagram);
-    header.msg_iov = &raw mut iovec;
-    header.msg_iovlen = 1;
-    header.msg_namelen = control::address(path, ip.dst_port, sender.dual, &mut name);
-    header.msg_name = (&raw mut name).cast();
-    header.msg_controllen = control::write(&mut control, path) as _;
-    header.msg_control = (&raw mut control).cast();
-    // SAFETY: the header points to locals and to bytes of `out`, which live beyond the call.
+    // SAFETY: zero is a valid value of this plain C struct.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    aim(&mut header, route, &mut iovec);
+    // SAFETY: the header points to the route, a local and bytes of `out`, which live beyond the call.
     unsafe { uncancelled::sendmsg(sender.fd, &header, libc::MSG_DONTWAIT) >= 0 }
+}
+
+/// Has a header, which is zero, lead the bytes of `iovec` along a route. The kernel only reads what it points to.
+#[inline]
+fn aim(header: &mut libc::msghdr, route: &Route, iovec: &mut libc::iovec) {
+    header.msg_iov = iovec;
+    header.msg_iovlen = 1;
+    header.msg_namelen = route.name_len;
+    header.msg_name = (&raw const route.name).cast_mut().cast();
+    header.msg_controllen = route.control_len as _;
+    header.msg_control = (&raw const route.control).cast_mut().cast();
 }

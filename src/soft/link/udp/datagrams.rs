@@ -37,7 +37,7 @@ pub fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<()
         let bytes = out.push(&packet, length);
         sq.gather(qp, at, 0, RunMut::of(bytes))?;
         let chance = sq.faults.as_mut().map(|faults| &mut faults.chance);
-        qp.node.udp.send(qp.node, &path_of(qp.node, &ah.address), out, false, chance);
+        qp.node.udp.send_to(qp.node, &path_of(qp.node, &ah.address), out, chance);
         Ok(())
     })
 }

@@ -1,8 +1,12 @@
 //! A connected QP whose peer is on another host: its packets, answers and timers.
+mod short;
+
 use super::pace::{Destination, Pace};
+use super::route::Route;
 use super::sides::{Receives, Sends};
 use super::{Path, port};
 use crate::soft::ah::Address;
+use crate::soft::cq::Taker;
 use crate::soft::node::Node;
 use crate::soft::qp::Qp;
 use crate::soft::qp::attr::Attributes;
@@ -14,7 +18,7 @@ use crate::soft::transport::responder::Responder;
 use crate::soft::transport::unreliable::{Receiver, Sender};
 use crate::soft::transport::{Burst, Outbox, Settings};
 use crate::soft::types::{QpState, QpType};
-use crate::soft::wire::{Packet, Transport, aeth, bth, cnp, icrc};
+use crate::soft::wire::{IpUdp, Packet, Transport, UDP_PORT, aeth, bth, cnp, icrc};
 use crate::sys::{clock, lock::Lock};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,7 +45,9 @@ const FULL_PAUSE: u64 = 100_000;
 /// The UDP side of a connected QP, from RTR until RESET.
 #[derive(Debug)]
 pub struct Flow {
-    path: Path,
+    route: Route,
+    /// The ends of packets that come from the peer.
+    from_peer: icrc::Ends,
     /// Taken while the send half's lock is held.
     sending: Lock<Option<Sending>>,
     /// Taken while the receive half's lock is held.
@@ -78,6 +84,15 @@ pub(super) enum Due {
 }
 
 impl Due {
+    /// `owes`: there is one; `may_wait`: it acknowledges a message that the application may answer.
+    fn of(owes: bool, may_wait: bool) -> Self {
+        match owes {
+            true if may_wait => Due::Later,
+            true => Due::Now,
+            false => Due::Never,
+        }
+    }
+
     /// After one more packet.
     pub(super) fn and(self, other: Due) -> Due {
         match (self, other) {
@@ -111,12 +126,7 @@ enum Receiving {
 
 impl Flow {
     /// The flow of a QP that moves to RTR with these attributes.
-    pub(super) fn new(
-        qp: &Qp,
-        address: &Address,
-        attributes: &Attributes,
-        destination: Arc<Destination>,
-    ) -> Self {
+    pub(super) fn new(qp: &Qp, route: Route, attributes: &Attributes, destination: Arc<Destination>) -> Self {
         let transport = match qp.kind {
             QpType::Uc => Transport::Uc,
             QpType::XrcSend | QpType::XrcRecv => Transport::Xrc,
@@ -131,8 +141,10 @@ impl Flow {
             let (reads, timer) = (attributes.max_dest_rd_atomic, attributes.min_rnr_timer);
             Receiving::Reliable(Responder::new(from, reads, timer), Pace::default())
         };
+        let from_peer = IpUdp::new(route.path().dst, route.path().src, UDP_PORT);
         Self {
-            path: path_of(qp.node, address),
+            route,
+            from_peer: icrc::Ends::new(from_peer),
             sending: Lock::new(None),
             receiving: Lock::new(receiving),
             connection,
@@ -150,12 +162,12 @@ impl Flow {
 
     /// The kernel may cut its packets from larger ones: IPv6 has no ids, and of IPv4 this way is known to count them.
     fn joins(&self) -> bool {
-        self.path.dst.is_ipv6() || self.destination.counts_ids()
+        self.path().dst.is_ipv6() || self.destination.counts_ids()
     }
 
     /// Where its packets go.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.route.path()
     }
 
     /// Sends what is ready; true if that was more than one burst. The caller holds the send half's lock.
@@ -169,15 +181,17 @@ impl Flow {
         if let Sending::Reliable(r, known) = sending {
             r.set_patience(patience(sq));
             r.set_in_talk(now.saturating_sub(self.spoken_to.load(Ordering::Relaxed)) < TALK);
-            let (acknowledged, losses) = r.history();
-            self.destination.tell(now, acknowledged - known.0, losses > known.1);
-            *known = (acknowledged, losses);
+            let history = r.history();
+            if history != *known {
+                self.destination.tell(now, history.0 - known.0, history.1 > known.1);
+                *known = history;
+            }
             r.limit_window(self.destination.share(self.connection.mtu));
         }
         let (mut full, mut bursts) = (false, 0);
         port::with_outbox(|out| {
             loop {
-                let mut side = Sends { qp, sq };
+                let mut side = Sends { qp, sq, taker: &mut Taker::nobody() };
                 let more = match sending {
                     Sending::Reliable(r, _) => r.transmit(now, &mut side, out, BURST),
                     Sending::Unreliable(s) => {
@@ -190,7 +204,7 @@ impl Flow {
                     self.pay_along(qp, now, out, side.sq.faults.is_none());
                 }
                 let chance = side.sq.faults.as_mut().map(|faults| &mut faults.chance);
-                qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
+                qp.node.udp.send(qp.node, &self.route, out, self.joins(), chance);
                 if !more {
                     break;
                 }
@@ -230,7 +244,7 @@ impl Flow {
                 out.push_bytes(&cnp::emit(self.connection.remote_qpn));
                 rq.stats.event(Event::CnpSent, 1);
                 rq.stats.sent(out.len(), out.bytes());
-                qp.node.udp.send(qp.node, &self.path, out, self.joins(), None);
+                qp.node.udp.send(qp.node, &self.route, out, self.joins(), None);
             });
         }
     }
@@ -247,7 +261,14 @@ impl Flow {
 
     /// Takes a packet that came from the peer for `qp` at `now`. Called with no lock held; `answer` follows once the batch is
     /// through, or later.
-    pub(super) fn receive(&self, qp: &Qp, now: u64, packet: &Packet, payload: &[u8]) -> Due {
+    pub(super) fn receive(
+        &self,
+        qp: &Qp,
+        now: u64,
+        packet: &Packet,
+        payload: &[u8],
+        taker: &mut Taker<'_>,
+    ) -> Due {
         let (opcode, bytes) = (packet.bth.opcode, packet.datagram_len(payload.len()));
         if opcode.transport != self.connection.transport {
             count_dropped(qp, bytes);
@@ -259,7 +280,7 @@ impl Flow {
             if matches!(qp.state(), QpState::Rts | QpState::Sqd)
                 && let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock()
             {
-                r.receive(now, packet, payload, &mut Sends { qp, sq: &mut sq });
+                r.receive(now, packet, payload, &mut Sends { qp, sq: &mut sq, taker });
             }
             return Due::Never;
         }
@@ -280,11 +301,7 @@ impl Flow {
                 }
                 let owes = r.has_replies();
                 self.owes.store(owes, Ordering::Release);
-                match owes {
-                    true if completes && r.owes_acknowledgement() => Due::Later,
-                    true => Due::Now,
-                    false => Due::Never,
-                }
+                Due::of(owes, completes && r.owes_acknowledgement())
             }
             Receiving::Unreliable(r) if listens => {
                 r.receive(packet, payload, &mut Receives { qp, rq: &mut rq });
@@ -369,7 +386,18 @@ impl Flow {
     pub(super) fn answer(&self, qp: &Qp, due: Due) -> bool {
         let replied = due == Due::Now && self.reply(qp, &mut qp.rq.lock());
         let mut sq = qp.sq.lock();
-        self.pump(qp, &mut sq) | replied
+        if self.rests(&sq) { replied } else { self.pump(qp, &mut sq) | replied }
+    }
+
+    /// All that was posted is acknowledged: there is nothing to send.
+    fn rests(&self, sq: &SendHalf) -> bool {
+        let has_more = sq.queue.next != sq.queue.head;
+        let rests =
+            !has_more && matches!(&*self.sending.lock(), Some(Sending::Reliable(r, _)) if r.is_idle());
+        if rests {
+            self.set_active(false);
+        }
+        rests
     }
 
     /// A deadline has come. Called with no lock held.
@@ -390,7 +418,7 @@ impl Flow {
         if let Some(Sending::Reliable(r, _)) = &mut *self.sending.lock()
             && r.deadline().is_some_and(|at| at <= now)
         {
-            spent = r.timeout(now, &mut Sends { qp, sq: &mut sq });
+            spent = r.timeout(now, &mut Sends { qp, sq: &mut sq, taker: &mut Taker::nobody() });
         }
         self.pump(qp, &mut sq);
         drop(sq);
@@ -421,7 +449,7 @@ impl Flow {
                 answers += out.len();
                 bursts += 1;
                 let chance = rq.faults.as_mut().map(|faults| &mut faults.chance);
-                qp.node.udp.send(qp.node, &self.path, out, self.joins(), chance);
+                qp.node.udp.send(qp.node, &self.route, out, self.joins(), chance);
                 if !more {
                     break;
                 }

@@ -11,11 +11,13 @@ mod owed;
 mod pace;
 mod parting;
 pub mod port;
+mod route;
 pub mod share;
 mod sides;
 mod work;
 
 use self::groups::Memberships;
+use self::route::Route;
 use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
@@ -191,10 +193,21 @@ impl Endpoint {
     /// Sends the datagrams of `out`, each sealed with its ICRC, and empties it. `join`: the kernel may get many as one.
     /// What it does not take is lost, as on a wire.
     pub fn send(&self, path: &Path, out: &mut Outbox, join: bool) {
+        self.send_along(&self.route(path), out, join);
+    }
+
+    /// The same along a route that is known.
+    #[inline]
+    fn send_along(&self, route: &Route, out: &mut Outbox, join: bool) {
         // A lost count does no harm.
         let unlooked = self.unlooked.load(Ordering::Relaxed) + out.bytes() + out.len() * PACKET_OVERHEAD;
         self.unlooked.store(unlooked, Ordering::Relaxed);
-        batch::send(self.sender(), &path.ip_udp(), path, out, join);
+        batch::send(self.sender(), route, out, join);
+    }
+
+    /// The route along `path`.
+    fn route(&self, path: &Path) -> Route {
+        Route::new(path, path.ip_udp(), self.dual)
     }
 
     /// The kernel takes many packets as one.
@@ -203,7 +216,7 @@ impl Endpoint {
     }
 
     fn sender(&self) -> batch::Sender<'_> {
-        batch::Sender { fd: self.fd(), dual: self.dual, segments: &self.segments }
+        batch::Sender { fd: self.fd(), segments: &self.segments }
     }
 }
 
@@ -270,7 +283,7 @@ mod tests {
             let payload = i as usize * 25;
             tx.push(&packet, payload).fill(i as u8);
         }
-        batch::send(a.sender(), &ip, &path, &mut tx, true);
+        batch::send(a.sender(), &Route::new(&path, ip, a.dual), &mut tx, true);
         assert!(tx.is_empty());
         let mut rx = RxBatch::new().unwrap();
         let mut seen = 0u32;
@@ -316,7 +329,7 @@ mod tests {
                     let opcode = Opcode::new(Transport::Uc, Operation::SendOnly);
                     tx.push(&Packet::new(Bth::new(opcode, Qpn(0x1001), Psn::new(i))), 16);
                 }
-                batch::send(a.sender(), &ip, &Path::new(lo, lo), &mut tx, n > 1);
+                batch::send(a.sender(), &Route::new(&Path::new(lo, lo), ip, a.dual), &mut tx, n > 1);
                 assert!(a.has_room());
                 let end = clock::now_ns() + 10_000_000_000;
                 while got < n && clock::now_ns() < end {
@@ -357,7 +370,7 @@ mod tests {
         // Longer than any datagram: EMSGSIZE.
         tx.push(&packet, 70_000);
         tx.push(&packet, 8);
-        batch::send(a.sender(), &ip, &Path::new(lo, lo), &mut tx, true);
+        batch::send(a.sender(), &Route::new(&Path::new(lo, lo), ip, a.dual), &mut tx, true);
         assert!(tx.is_empty());
         wait_readable(&b);
         let mut rx = RxBatch::new().unwrap();
@@ -382,7 +395,7 @@ mod tests {
                     let packet = Packet::new(Bth::new(opcode, Qpn(0x1001), Psn::new(i)));
                     tx.push(&packet, if i == 99 { 20 } else { 256 }).fill(i as u8);
                 }
-                batch::send(a.sender(), &ip, &Path::new(src, dst), &mut tx, true);
+                batch::send(a.sender(), &Route::new(&Path::new(src, dst), ip, a.dual), &mut tx, true);
                 let (mut seen, mut buffer, mut rx) = (0, [0; 512], RxBatch::new().unwrap());
                 let mut see = |datagram: &[u8]| {
                     assert_ne!(icrc::check(&ip, datagram), icrc::Verdict::Bad, "packet {seen}");
@@ -451,7 +464,7 @@ mod tests {
             let mut tx = Outbox::new();
             let opcode = Opcode::new(Transport::Rc, Operation::Acknowledge);
             tx.push(&Packet::new(Bth::new(opcode, Qpn(2), Psn::new(3))), 0);
-            batch::send(last.sender(), &ip, &Path::new(to, to), &mut tx, true);
+            batch::send(last.sender(), &Route::new(&Path::new(to, to), ip, last.dual), &mut tx, true);
             sender.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
             assert!(sender.recv_from(&mut [0; 64]).unwrap().1.port() == port);
         }

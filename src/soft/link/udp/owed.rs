@@ -28,7 +28,7 @@ impl Owed {
             return false;
         }
         let before = self.to.lock().replace((qp.clone(), flow.clone()));
-        self.looks.store(LOOKS, Ordering::SeqCst);
+        self.looks.store(LOOKS, Ordering::Relaxed);
         if let Some((qp, flow)) = before {
             flow.pay(&qp);
         }

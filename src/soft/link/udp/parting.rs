@@ -1,8 +1,9 @@
 //! Leaving. What a program has taken was taken, and its peer must hear so, though the QP or the process is gone a moment later:
 //! also where another thread has taken it and is about to answer, and where nobody has asked for an answer yet. What has
 //! arrived meanwhile is taken too, as by a NIC, which would have taken it at once.
-use super::RxBatch;
 use super::port::{Door, Port};
+use super::work::Intake;
+use crate::soft::cq::Taker;
 use crate::soft::node::Node;
 use crate::soft::qp::Qp;
 use crate::soft::types::Qpn;
@@ -37,6 +38,8 @@ impl Port {
             let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
             flows.remove(&qp.num.0);
             self.connections.store(flows.len() as u32, Ordering::Relaxed);
+            drop(flows);
+            self.batch.lock().touched.forget(qp);
         }
     }
 
@@ -60,9 +63,9 @@ impl Port {
         self.send_held(node, u64::MAX);
     }
 
-    fn drain(&self, node: &Node, door: &Door, batch: &mut Option<RxBatch>) {
+    fn drain(&self, node: &Node, door: &Door, batch: &mut Intake) {
         for _ in 0..LAST_LOOKS {
-            if !self.receive_into(node, door, batch, true, false) {
+            if !self.receive_into(node, door, batch, true, false, &mut Taker::nobody()) {
                 break;
             }
         }

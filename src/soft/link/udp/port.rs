@@ -5,10 +5,12 @@ use super::groups::Memberships;
 use super::lookout::{Bound, Lookout};
 use super::owed::Owed;
 use super::pace::Destination;
+use super::route::Route;
 use super::share::Share;
-use super::work::{Few, Touched, Work};
-use super::{Endpoint, Path, Received, RxBatch, fits, largest_fitting, route_mtu};
+use super::work::{Few, Intake, Touched, Work};
+use super::{Endpoint, Path, Received, fits, largest_fitting, route_mtu};
 use crate::soft::ah::Address;
+use crate::soft::cq::Taker;
 use crate::soft::engine::{self, UDP_TOKEN};
 use crate::soft::link::faults::chance::Chance;
 use crate::soft::link::faults::packets::{self, Held};
@@ -77,8 +79,7 @@ pub(super) fn with_outbox<R>(work: impl FnOnce(&mut Outbox) -> R) -> R {
 pub struct Port {
     pub(super) door: OnceLock<Door>,
     opening: Lock<()>,
-    /// Made when the port is opened.
-    pub(super) batch: Lock<Option<RxBatch>>,
+    pub(super) batch: Lock<Intake>,
     pub(super) flows: RwLock<Numbered<Arc<Flow>>>,
     share: Share,
     memberships: Lock<Memberships>,
@@ -125,7 +126,7 @@ impl Port {
             let lookout = Lookout::new(SHARERS)?;
             let not_before = clock::now_ns();
             let door = Door { endpoint: Endpoint::open()?, set: Epoll::new()? };
-            self.batch.lock().get_or_insert(RxBatch::new()?);
+            self.batch.lock().open()?;
             door.set.add(door.endpoint.as_fd(), epoll::IN, 0)?;
             qp.node.engine.add(door.set.as_fd(), UDP_TOKEN)?;
             let lookout = self.lookout.get_or_init(|| lookout);
@@ -212,7 +213,9 @@ impl Port {
                 "ah_attr: {dst} is on another host and UDP port 4791 is not to be had: {e:?}"
             ));
         })?;
-        let flow = Arc::new(Flow::new(qp, address, attributes, self.destination(dst)));
+        let Some(door) = self.door.get() else { return Err(Errno::EADDRINUSE) };
+        let route = door.endpoint.route(&path_of(qp.node, address));
+        let flow = Arc::new(Flow::new(qp, route, attributes, self.destination(dst)));
         let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
         flows.insert(qp.num.0, flow.clone());
         self.connections.store(flows.len() as u32, Ordering::Relaxed);
@@ -236,17 +239,25 @@ impl Port {
     pub(super) fn send(
         &self,
         node: &Node,
-        path: &Path,
+        route: &Route,
         out: &mut Outbox,
         join: bool,
         chance: Option<&mut Chance>,
     ) {
         match self.door.get() {
             Some(door) if !out.is_empty() => match chance {
-                None if !pcap::is_on() => door.endpoint.send(path, out, join),
-                chance => self.send_singly(node, door, path, out, chance),
+                None if !pcap::is_on() => door.endpoint.send_along(route, out, join),
+                chance => self.send_singly(node, door, route.path(), out, chance),
             },
             _ => out.clear(),
+        }
+    }
+
+    /// The same along any path; one datagram.
+    pub(super) fn send_to(&self, node: &Node, path: &Path, out: &mut Outbox, chance: Option<&mut Chance>) {
+        match self.door.get() {
+            Some(door) => self.send(node, &door.endpoint.route(path), out, false, chance),
+            None => out.clear(),
         }
     }
 
@@ -308,15 +319,15 @@ impl Port {
     /// Takes packets that have arrived, without waiting, on a thread that will look again; true if there were any. Called
     /// with no lock held.
     #[inline]
-    pub fn poll(&self, node: &Node) -> bool {
+    pub fn poll(&self, node: &Node, taker: &mut Taker<'_>) -> bool {
         self.owed.look();
-        self.look(node, true)
+        self.look(node, true, taker)
     }
 
     /// The same for a thread that may not look again.
     pub fn sweep(&self, node: &Node) -> bool {
         self.owed.settle();
-        self.look(node, false)
+        self.look(node, false, &mut Taker::nobody())
     }
 
     /// A poll that found packets has taken so long, since this was last asked, that few of them make a sign of life.
@@ -326,7 +337,7 @@ impl Port {
     }
 
     #[inline]
-    fn look(&self, node: &Node, again: bool) -> bool {
+    fn look(&self, node: &Node, again: bool, taker: &mut Taker<'_>) -> bool {
         let Some(door) = self.door.get() else { return false };
         // A lost count does no harm; a locked instruction in every poll would.
         let count = |polls: &AtomicU32| {
@@ -339,20 +350,26 @@ impl Port {
         if quiet && polls >= LIVELY && !polls.is_multiple_of(RARELY) {
             return false;
         }
-        self.receive(node, door, inbox_polls < LIVELY || inbox_polls.is_multiple_of(SELDOM), again)
+        let inbox = inbox_polls < LIVELY || inbox_polls.is_multiple_of(SELDOM);
+        self.receive(node, door, inbox, again, taker)
     }
 
     /// The socket or an inbox is readable.
     pub fn readable(&self, node: &Node) {
-        if let Some(door) = self.door.get() {
-            self.receive(node, door, true, false);
+        let Some(door) = self.door.get() else { return };
+        match self.batch.try_lock() {
+            Some(mut batch) => {
+                self.receive_into(node, door, &mut batch, true, false, &mut Taker::nobody());
+            }
+            // Another thread is at it, which may wait for this processor.
+            None => thread::yield_now(),
         }
     }
 
     /// Takes what has arrived, after whoever is at it already. Called with no lock held.
     pub(super) fn take_waiting(&self, node: &Node) {
         if let Some(door) = self.door.get() {
-            self.receive_into(node, door, &mut self.batch.lock(), true, false);
+            self.receive_into(node, door, &mut self.batch.lock(), true, false, &mut Taker::nobody());
         }
     }
 
@@ -371,7 +388,7 @@ impl Port {
         if now.saturating_sub(self.bound.load(Ordering::Relaxed)) < pause {
             return;
         }
-        self.receive_into(node, door, &mut batch, true, false);
+        self.receive_into(node, door, &mut batch, true, false, &mut Taker::nobody());
         let not_before = clock::now_ns();
         let Ok(old) = door.endpoint.renew(&self.memberships.lock()) else {
             // Not again at once.
@@ -382,9 +399,9 @@ impl Port {
             self.show(door, lookout, not_before);
         }
         // What came before the new socket was there. Nothing more comes, so this ends.
-        if let Some(rx) = &mut *batch {
+        if let Intake { rx: Some(rx), touched } = &mut *batch {
             while rx.receive(old.as_raw_fd()) > 0 {
-                self.serve(node, rx.packets(), true, false);
+                self.serve(node, rx.packets(), touched, true, false, &mut Taker::nobody());
             }
         }
     }
@@ -399,41 +416,59 @@ impl Port {
         }
     }
 
-    fn receive(&self, node: &Node, door: &Door, inbox: bool, again: bool) -> bool {
+    #[inline]
+    fn receive(&self, node: &Node, door: &Door, inbox: bool, again: bool, taker: &mut Taker<'_>) -> bool {
         // Another thread is at it already.
         let Some(mut batch) = self.batch.try_lock() else { return false };
-        self.receive_into(node, door, &mut batch, inbox, again)
+        self.receive_into(node, door, &mut batch, inbox, again, taker)
     }
 
     /// `inbox`: also what other processes bring. `again`: this thread will look again.
+    #[inline]
     pub(super) fn receive_into(
         &self,
         node: &Node,
         door: &Door,
-        batch: &mut Option<RxBatch>,
+        batch: &mut Intake,
         inbox: bool,
         again: bool,
+        taker: &mut Taker<'_>,
     ) -> bool {
-        let Some(rx) = batch else { return false };
-        let mut any = false;
-        for _ in 0..ROUNDS {
-            let n = door.endpoint.receive(rx);
-            if n == 0 {
-                break;
-            }
-            any = true;
+        let found = batch.receive(&door.endpoint) > 0;
+        if found || inbox { self.take_all(node, door, batch, (found, inbox), again, taker) } else { false }
+    }
+
+    /// Takes what the socket has given (`found`) and what else it has, and what other processes bring (`inbox`).
+    #[inline(never)]
+    fn take_all(
+        &self,
+        node: &Node,
+        door: &Door,
+        batch: &mut Intake,
+        (found, inbox): (bool, bool),
+        again: bool,
+        taker: &mut Taker<'_>,
+    ) -> bool {
+        let mut any = found;
+        if found {
+            self.polls.store(0, Ordering::Relaxed);
+        }
+        let (mut more, mut rounds) = (found, 0);
+        while more {
             if let Some(lookout) = self.lookout.get() {
                 lookout.count();
             }
-            self.serve(node, rx.packets(), true, again);
-            if rx.is_drained() {
-                break;
-            }
+            let Intake { rx: Some(rx), touched } = batch else { break };
+            self.serve(node, rx.packets(), touched, true, again, taker);
+            rounds += 1;
+            more = !rx.is_drained() && rounds < ROUNDS && batch.receive(&door.endpoint) > 0;
         }
-        if any {
-            self.polls.store(0, Ordering::Relaxed);
-        }
-        if inbox && self.share.receive(&door.set, |packets| self.serve(node, packets, false, false)) {
+        let touched = &mut batch.touched;
+        if inbox
+            && self
+                .share
+                .receive(&door.set, |packets| self.serve(node, packets, touched, false, false, taker))
+        {
             any = true;
             self.inbox_polls.store(0, Ordering::Relaxed);
             self.polls.store(0, Ordering::Relaxed);
@@ -444,34 +479,43 @@ impl Port {
     /// Takes datagrams as if the socket had brought them, after whoever is at it already: for tests, which say what a stranger
     /// sends. Called with no lock held.
     pub fn take<'a>(&self, node: &Node, datagrams: impl Iterator<Item = Received<'a>> + Clone) {
-        let _batch = self.batch.lock();
-        self.serve(node, datagrams, false, false);
+        let mut batch = self.batch.lock();
+        self.serve(node, datagrams, &mut batch.touched, false, false, &mut Taker::nobody());
     }
 
     /// Takes packets in order, and answers. `pass`: those for other processes go on to them. `again`: this thread will look
     /// again.
+    #[inline]
     fn serve<'a>(
         &self,
         node: &Node,
         packets: impl Iterator<Item = Received<'a>> + Clone,
+        touched: &mut Few,
         pass: bool,
         again: bool,
+        taker: &mut Taker<'_>,
     ) {
-        let mut work = Work { node, now: clock::now_ns(), pass, passed: false, touched: Few::default() };
-        self.heard.store(work.now, Ordering::Relaxed);
+        let now = clock::now_ns();
+        let mut work = Work { node, now, pass, passed: false, touched, taker };
+        self.heard.store(now, Ordering::Relaxed);
         if pcap::is_on() {
             packets.clone().for_each(|received| node.trace.received(&received));
         }
-        if packets.clone().nth(1).is_none() {
-            packets.for_each(|received| self.take_one(&received, &mut work));
-        } else {
-            // What an answer answers is complete before the answer is there to be seen, also where both came together.
-            let is_response = Received::is_response;
-            packets.clone().filter(is_response).for_each(|received| self.take_one(&received, &mut work));
-            packets.filter(|r| !is_response(r)).for_each(|received| self.take_one(&received, &mut work));
+        let mut rest = packets.clone();
+        match (rest.next(), rest.next()) {
+            (Some(received), None) => self.take_one(&received, &mut work),
+            (Some(_), Some(_)) => {
+                // What an answer answers is complete before the answer is there to be seen, also where both came together.
+                for responses in [true, false] {
+                    for received in packets.clone().filter(|r| r.is_response() == responses) {
+                        self.take_one(&received, &mut work);
+                    }
+                }
+            }
+            (None, _) => {}
         }
-        let Work { now, passed, touched, .. } = work;
-        for Touched { qp, flow, due, answered } in touched.iter() {
+        let Work { passed, touched, .. } = work;
+        touched.finish(|Touched { qp, flow, due, answered }| {
             let due = match due {
                 Due::Later if again && self.owed.wait(node, qp, flow, now) => Due::Later,
                 Due::Later => Due::Now,
@@ -480,13 +524,13 @@ impl Port {
             if (due == Due::Now || *answered) && flow.answer(qp, due) && again {
                 self.was_long.store(true, Ordering::Relaxed);
             }
-        }
+        });
         if passed && self.share.flush() {
             node.engine.heed(node);
         }
     }
 
-    fn take_one(&self, received: &Received<'_>, work: &mut Work<'_>) {
+    fn take_one(&self, received: &Received<'_>, work: &mut Work<'_, '_>) {
         let node = work.node;
         let Ok(to) = BthView::new_checked(received.datagram).map(|view| view.dest_qpn()) else {
             return count_lost(node, received, Event::Malformed);
@@ -494,9 +538,15 @@ impl Port {
         if received.ip.dst.is_multicast() || to == Qpn::MULTICAST {
             return take_for_group(node, received);
         }
-        let touched = work.touched.iter().find(|t| t.qp.num == to);
-        match touched.map(|t| t.qp.clone()).or_else(|| node.qp(to)) {
-            Some(qp) => self.take_for(work.now, received, &qp, &mut work.touched),
+        if let Some(Touched { qp, flow, due, answered }) = work.touched.of(to) {
+            if flow.take_short(qp, work.now, received, (due, answered), work.taker) {
+                return;
+            }
+            let qp = qp.clone();
+            return self.take_for(received, &qp, work);
+        }
+        match node.qp(to) {
+            Some(qp) => self.take_for(received, &qp, work),
             None if work.pass && slot::SLOTS.contains(&to.slot()) && !node.owns_slot(to.slot()) => {
                 self.share.put(to.slot(), received);
                 work.passed = true;
@@ -505,7 +555,8 @@ impl Port {
         }
     }
 
-    fn take_for(&self, now: u64, received: &Received<'_>, qp: &Arc<Qp>, touched: &mut Few) {
+    fn take_for(&self, received: &Received<'_>, qp: &Arc<Qp>, work: &mut Work<'_, '_>) {
+        let Work { now, touched, taker, .. } = work;
         let lost = |why| {
             let rq = qp.rq.lock();
             rq.stats.received(1, received.datagram.len());
@@ -529,7 +580,7 @@ impl Port {
         let known = touched.of(qp.num).is_some();
         if !known {
             let Some(flow) = self.flow(qp) else { return lost(Event::Dropped) };
-            touched.add(Touched { qp: qp.clone(), flow, due: Due::Never, answered: false });
+            touched.add(Touched::new(qp.clone(), flow));
         }
         let Some(Touched { flow, due, answered, .. }) = touched.of(qp.num) else { return };
         // A connection is between two addresses.
@@ -538,7 +589,7 @@ impl Port {
                 flow.notify(qp);
             }
             *answered |= packet.bth.opcode.operation.is_response();
-            *due = due.and(flow.receive(qp, now, &packet, payload));
+            *due = due.and(flow.receive(qp, *now, &packet, payload, taker));
         } else {
             lost(Event::Dropped);
         }

@@ -1,4 +1,5 @@
 //! The message rules of a QP as the transport sees them.
+use crate::soft::cq::Taker;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::requester::Requester;
 use crate::soft::qp::responder::{Ending, Request, Responder};
@@ -8,12 +9,14 @@ use crate::soft::transport::{Arrival, End, Op, ReceiveSide, Refusal, SendSide};
 use crate::soft::types::{EventType, Key, MAX_MESSAGE, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
 /// The send half of a QP, whose lock is held.
-pub(super) struct Sends<'a> {
+pub(super) struct Sends<'a, 'b> {
     pub qp: &'a Qp,
     pub sq: &'a mut Requester,
+    /// Where completions go.
+    pub taker: &'a mut Taker<'b>,
 }
 
-impl SendSide for Sends<'_> {
+impl SendSide for Sends<'_, '_> {
     fn op(&self, n: u64) -> Option<Result<Op, WcStatus>> {
         if n < self.sq.queue.tail || n >= self.sq.queue.head || self.qp.state() != QpState::Rts {
             return None;
@@ -57,7 +60,7 @@ impl SendSide for Sends<'_> {
         {
             return self.sq.doom(self.qp, n, status);
         }
-        self.sq.complete_oldest_with(self.qp, WcStatus::Success);
+        self.sq.complete_oldest(self.qp, WcStatus::Success, self.taker);
     }
 
     fn fail(&mut self, n: u64, status: WcStatus) {

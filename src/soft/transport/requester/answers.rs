@@ -3,36 +3,49 @@ use super::{Requester, segment};
 use crate::soft::stats::Event;
 use crate::soft::transport::SendSide;
 use crate::soft::transport::segment::{pulls, pushes};
-use crate::soft::types::{WcStatus, WrOpcode};
+use crate::soft::types::{Psn, WcStatus, WrOpcode};
 use crate::soft::wire::{NakCode, Operation, Packet, Syndrome, aeth};
 
 impl Requester {
     /// Takes a packet for which `operation.is_response()`. Afterwards `transmit` may have more to send.
     pub fn receive(&mut self, now: u64, packet: &Packet, payload: &[u8], side: &mut impl SendSide) {
-        let una = self.una();
-        let ahead = packet.bth.psn.since(self.psn(una));
         self.timing.hear();
         if packet.bth.becn {
             self.congested(now);
         }
-        // Behind: a repeated answer. Beyond all that was sent: not for this connection.
-        if self.dead || ahead < 0 || una + ahead as u64 >= self.sent {
-            return;
-        }
-        let number = una + ahead as u64;
+        let Some(number) = self.number_of(packet.bth.psn) else { return };
         match (packet.bth.opcode.operation, packet.aeth) {
             (Operation::Acknowledge, Some(aeth)) => match aeth.syndrome {
-                Syndrome::Ack => {
-                    let lost = self.acknowledge(now, number + 1, side);
-                    if lost {
-                        side.count(Event::ImpliedLoss);
-                        self.implied_loss(now, side);
-                    }
-                }
+                Syndrome::Ack => self.acknowledged(now, number, side),
                 Syndrome::Rnr(code) => self.not_ready(now, number, code, side),
                 Syndrome::Nak(code) => self.refused(now, number, code, side),
             },
             _ => self.data(now, number, packet, payload, side),
+        }
+    }
+
+    /// The same for an acknowledgement that says nothing else.
+    pub fn receive_acknowledgement(&mut self, now: u64, psn: Psn, side: &mut impl SendSide) {
+        self.timing.hear();
+        if let Some(number) = self.number_of(psn) {
+            self.acknowledged(now, number, side);
+        }
+    }
+
+    /// The packet under way that an answer with this number is to. Behind: a repeated answer. Beyond all that was sent: not for this
+    /// connection.
+    #[inline]
+    fn number_of(&self, psn: Psn) -> Option<u64> {
+        let una = self.una();
+        let ahead = psn.since(self.psn(una));
+        let number = una + u64::try_from(ahead).ok()?;
+        (!self.dead && number < self.sent).then_some(number)
+    }
+
+    fn acknowledged(&mut self, now: u64, number: u64, side: &mut impl SendSide) {
+        if self.acknowledge(now, number + 1, side) {
+            side.count(Event::ImpliedLoss);
+            self.implied_loss(now, side);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Packets are counted in 64 bits from the connection's first one; only the low 24 bits, from the first PSN on, are
 //! on the wire. `una <= send <= next`: the oldest unacknowledged, the next to be sent, the first without a request.
 mod answers;
+mod short;
 
 use super::segment::{self, packets, payload, pulls, pushes};
 use super::timing::{Expired, Timing};
@@ -162,7 +163,11 @@ impl Requester {
                 more = true;
                 break;
             }
-            let step = if self.send == self.next { self.begin(side) } else { self.send_one(now, side, out) };
+            let step = if self.send == self.next {
+                self.begin(now, side, out)
+            } else {
+                self.send_one(now, side, out)
+            };
             if step.is_break() {
                 break;
             }
@@ -196,8 +201,9 @@ impl Requester {
         expired == Some(Expired::Timeout)
     }
 
-    /// Gives the next request its packet numbers; breaks when there is none, or it has to wait.
-    fn begin(&mut self, side: &mut impl SendSide) -> ControlFlow<()> {
+    /// Gives the next request its packet numbers, and sends it where it is the usual one; breaks when there is none, or it has to
+    /// wait.
+    fn begin(&mut self, now: u64, side: &mut impl SendSide, out: &mut Outbox) -> ControlFlow<()> {
         let waits_for_local = self.flights.back().is_some_and(|f| f.packets == 0);
         if self.broken.is_some() || waits_for_local {
             return Break(());
@@ -208,6 +214,9 @@ impl Requester {
             Some(Err(status)) => return self.breaks(side, wqe, status),
             None => return Break(()),
         };
+        if self.is_short(&op) {
+            return self.send_short(now, op, side, out);
+        }
         // Pieces of one READ count one by one: each takes a place among the responder's resources.
         if (op.fence && self.cut == 0 && self.pulling > 0)
             || (pulls(op.opcode) && self.pulling >= u32::from(self.patience.max_rd_atomic.max(1)))
