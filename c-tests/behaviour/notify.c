@@ -275,6 +275,18 @@ TEST(several_cqs_on_one_channel_raise_their_own_events)
     }
 }
 
+/* The descriptor is waited for before each event: where it is readable, there is one, also on a channel that blocks. */
+static int polls_first;
+
+static void wait_readable(struct ibv_comp_channel *channel)
+{
+    struct pollfd fd = {.fd = channel->fd, .events = POLLIN};
+
+    EXPECT_EQ(poll(&fd, 1, -1), 1);
+    /* Who blocks now is ended. */
+    alarm(10);
+}
+
 /* Arm, poll, wait: as ibv_get_cq_event(3) says it. */
 static struct ibv_wc wait_for(struct ear *e)
 {
@@ -286,7 +298,11 @@ static struct ibv_wc wait_for(struct ear *e)
         ZERO(ibv_req_notify_cq(e->s.cq, 0));
         if (ibv_poll_cq(e->s.cq, 1, &wc) == 1)
             break;
+        if (polls_first)
+            wait_readable(e->channel);
         ZERO(ibv_get_cq_event(e->channel, &cq, &context));
+        if (polls_first)
+            alarm(0);
         EXPECT(cq == e->s.cq);
         ibv_ack_cq_events(cq, 1);
     }
@@ -396,6 +412,42 @@ TEST_BETWEEN(acknowledgements_keep_up_with_a_blocking_ping_pong_between_processe
     between_processes(reply, between_hosts() ? 5000 : 20000);
 }
 
+TEST_BETWEEN(who_polls_the_descriptor_before_each_event_never_blocks)
+{
+    polls_first = 1;
+    between_processes(bounce, between_hosts() ? 5000 : 20000);
+}
+
+/* One end asks for solicited events alone, and the other sends what is not: the descriptor stays as it is. */
+static void send_unsolicited(struct ear *e, int first)
+{
+    struct pollfd fds[] = {{.fd = e->channel->fd, .events = POLLIN}, {.fd = between_fd, .events = POLLIN}};
+    char byte = 0;
+
+    for (int i = 0; i < round_count; i++) {
+        if (first) {
+            ZERO(send_one(&e->s, 1, 0, 8, IBV_SEND_SIGNALED));
+            NEXT(e->s.cq, 1, IBV_WC_SUCCESS);
+            EXPECT_EQ(write(between_fd, &byte, 1), 1);
+            EXPECT_EQ(read(between_fd, &byte, 1), 1);
+            continue;
+        }
+        ZERO(ibv_req_notify_cq(e->s.cq, 1));
+        EXPECT_EQ(poll(fds, 2, -1), 1);
+        EXPECT_EQ(fds[0].revents, 0);
+        EXPECT_EQ(read(between_fd, &byte, 1), 1);
+        EXPECT_EQ(poll(fds, 1, 0), 0);
+        EXPECT_EQ(next_wc(e->s.cq).status, IBV_WC_SUCCESS);
+        ZERO(recv_one(&e->s, 1, 0, 64));
+        EXPECT_EQ(write(between_fd, &byte, 1), 1);
+    }
+}
+
+TEST_BETWEEN(a_message_that_raises_no_event_leaves_the_descriptor_as_it_is)
+{
+    between_processes(send_unsolicited, 500);
+}
+
 static void *bounce_back(void *arg)
 {
     bounce(arg, 0);
@@ -420,7 +472,7 @@ TEST(blocking_ping_pong_between_threads_never_hangs)
     ZERO(pthread_join(thread, NULL));
 }
 
-/* Behind so many channels one more is a set without the process's doorbells: another thread looks after it. */
+/* One channel of many. */
 #define SPARE_CHANNELS 9
 
 static void bounce_late(struct ear *e, int first)

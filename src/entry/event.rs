@@ -72,7 +72,7 @@ pub(super) unsafe extern "C-unwind" fn ibv_get_cq_event(
         match waits {
             None => return result,
             // Outside the fence, as above.
-            Some(fd) => look = if wait_cancellable(fd) { Look::Woken } else { Look::Interrupted },
+            Some(fds) => look = if wait_cancellable(fds) { Look::Woken } else { Look::Interrupted },
         }
     }
 }
@@ -84,7 +84,7 @@ unsafe fn look_for_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
     look: Look,
-    waits: &mut Option<RawFd>,
+    waits: &mut Option<[RawFd; 2]>,
 ) -> c_int {
     minus_one(|| {
         given(channel, "ibv_get_cq_event", "channel")?;
@@ -92,8 +92,9 @@ unsafe fn look_for_cq_event(
         // SAFETY: a live channel; the CQ of an event lives until the event is acknowledged; places for both answers.
         unsafe {
             let ctx = (*channel).context;
-            let Some(of) = (library(ctx)?.get_cq_event)(channel, look)? else {
-                *waits = Some((*channel).fd);
+            let library = library(ctx)?;
+            let Some(of) = (library.get_cq_event)(channel, look)? else {
+                *waits = Some([(*channel).fd, (library.doorbells)()]);
                 return Ok(0);
             };
             hand_out(of, cq, cq_context);
@@ -182,7 +183,7 @@ pub(super) unsafe extern "C-unwind" fn ibv_get_async_event(
         let result = unsafe { look_for_async_event(ctx, event, look, &mut waits) };
         match waits {
             None => return result,
-            Some(fd) => look = if wait_cancellable(fd) { Look::Woken } else { Look::Interrupted },
+            Some(fd) => look = if wait_cancellable([fd, -1]) { Look::Woken } else { Look::Interrupted },
         }
     }
 }

@@ -207,6 +207,7 @@ static LIBRARY: LibraryOps = {
             Ok(())
         },
         get_cq_event: |_, _| Err(Errno::EAGAIN),
+        doorbells: || -1,
         get_async_event: |_, _| Ok(Some(AsyncEvent { element: 1, event_type: IBV_EVENT_PORT_ACTIVE })),
         query_gid: |_, port, index| match (port, index) {
             (1, 0 | 2) => Ok(row(index)),

@@ -15,6 +15,7 @@ pub static LIBRARY: LibraryOps = LibraryOps {
     create_comp_channel,
     destroy_comp_channel,
     get_cq_event,
+    doorbells: || -1,
     get_async_event,
     query_gid,
     gid_table,

@@ -131,7 +131,7 @@ pub struct AsyncEvent {
 pub enum Look {
     /// Nothing.
     First,
-    /// It waited, and the fd is readable.
+    /// It waited, and the fd is readable, or there may be work.
     Woken,
     /// It waited until a signal came.
     Interrupted,
@@ -156,9 +156,11 @@ pub struct LibraryOps {
     pub create_comp_channel: unsafe fn(*mut ibv_context) -> Result<*mut ibv_comp_channel, Errno>,
     /// Frees a channel that no CQ uses.
     pub destroy_comp_channel: unsafe fn(*mut ibv_comp_channel) -> Result<(), Errno>,
-    /// Takes the oldest event off a channel and counts it as handed out to its CQ. None: the caller waits until the fd is
-    /// readable, and looks again. EAGAIN instead where the application set O_NONBLOCK on the fd.
+    /// Takes the oldest event off a channel and counts it as handed out to its CQ. None: the caller waits until the fd or
+    /// that of `doorbells` is readable, and looks again. EAGAIN instead where the application set O_NONBLOCK on the fd.
     pub get_cq_event: unsafe fn(*mut ibv_comp_channel, Look) -> Result<Option<*mut ibv_cq>, Errno>,
+    /// What shows that a look for completion events is worth while, though there may be none yet; -1: nothing.
+    pub doorbells: fn() -> RawFd,
     /// Takes the oldest asynchronous event and counts it as handed out to its object; None as `get_cq_event`.
     pub get_async_event: unsafe fn(*mut ibv_context, Look) -> Result<Option<AsyncEvent>, Errno>,
     /// Row `index` of a port's GID table; ENODATA where the row is empty, EINVAL where there is no such row or port.

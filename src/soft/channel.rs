@@ -5,8 +5,8 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::cq::Cq;
-use super::engine;
 use super::types::EventType;
+use super::{engine, node};
 use crate::provider::Look;
 use crate::sys::epoll::{self, Epoll};
 use crate::sys::errno::Errno;
@@ -15,20 +15,11 @@ use crate::sys::fork;
 use crate::sys::lock::Lock;
 use crate::sys::signal;
 
-/// How many channels have the process's doorbells in their sets. The kernel counts the ways from a descriptor through sets
-/// within sets, and where they are too many, nobody can add a channel to his own set any more (EINVAL).
-const DRIVING: usize = 8;
-
-/// How many there are.
-static DRIVERS: AtomicUsize = AtomicUsize::new(0);
-
-/// A completion channel. Its fd is an epoll fd over its own doorbell and, of the first few channels, those of all peers, so that
-/// the woken thread itself drives the engine and is woken once. For the others the progress thread drives.
+/// A completion channel. Its fd is not the doorbell itself, whose O_NONBLOCK is not the application's. It is readable while there is an
+/// event and at no other time: programs wait for it with poll(2), and then call what may block.
 #[derive(Debug)]
 pub struct CompChannel {
     fd: Epoll,
-    /// It has the doorbells of all peers.
-    drives: bool,
     queue: Queue<usize>,
     /// CQs that were armed while they held completions.
     left_over: Lock<Vec<Weak<Cq>>>,
@@ -61,18 +52,12 @@ struct Queue<T> {
 impl CompChannel {
     /// A channel without events. Errors are those of epoll_create and eventfd.
     pub fn new() -> Result<Self, Errno> {
+        // Who waits drives it.
+        node::node()?;
         let queue = Queue::new()?;
         let fd = Epoll::new()?;
         fd.add(queue.bell.as_fd(), epoll::IN, 0)?;
-        let mut channel = Self { fd, drives: false, queue, left_over: Lock::default() };
-        let counted =
-            DRIVERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < DRIVING).then_some(n + 1));
-        if counted.is_ok() {
-            // From here on its drop counts it out.
-            channel.drives = true;
-            engine::watch(&channel.fd)?;
-        }
-        Ok(channel)
+        Ok(Self { fd, queue, left_over: Lock::default() })
     }
 
     /// What the application polls.
@@ -85,15 +70,15 @@ impl CompChannel {
         self.queue.push(|| Some(cookie.load(Ordering::Relaxed)).filter(|cookie| *cookie != 0));
     }
 
-    /// The oldest event. None: the thread waits until the fd is readable and looks again; EAGAIN if the application set
-    /// O_NONBLOCK. `taken` is called with it before anybody can destroy the CQ. EIO in a forked child, EINTR as read(2).
+    /// The oldest event. None: the thread waits until the fd or `engine::doorbells` is readable and looks again, so that it drives the
+    /// engine itself and a message wakes one thread; EAGAIN if the application set O_NONBLOCK. `taken` is called with it before anybody can destroy the CQ. EIO in a forked child, EINTR as read(2).
     ///
     /// Who would wait finds an event also for completions that an armed CQ held before: what here completes at once takes
     /// its time on a wire, and programs that poll a few, ask and wait (perftest) would wait for ever. Devices that compare
     /// the consumer's index when a CQ is armed behave so too.
     pub fn next_event(&self, look: Look, taken: impl Fn(&usize)) -> Result<Option<usize>, Errno> {
         self.queue.is_ours()?;
-        if look != Look::First && self.drives {
+        if look != Look::First {
             engine::end_wait();
         }
         loop {
@@ -113,7 +98,7 @@ impl CompChannel {
             if left_over.iter().filter_map(Weak::upgrade).filter(|cq| cq.raise_left_over()).count() > 0 {
                 continue;
             }
-            if !self.drives || engine::begin_wait(|| !self.queue.is_empty())? {
+            if engine::begin_wait(|| !self.queue.is_empty())? {
                 return Ok(None);
             }
         }
@@ -129,14 +114,6 @@ impl CompChannel {
     /// Drops queued events of the CQ at `address`, whose cookie is 0 by now.
     pub fn forget(&self, address: usize) {
         self.queue.forget(|| address, |event, gone| *event == gone);
-    }
-}
-
-impl Drop for CompChannel {
-    fn drop(&mut self) {
-        if self.drives {
-            DRIVERS.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
 

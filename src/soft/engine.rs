@@ -6,7 +6,7 @@
 //! and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two.
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
@@ -144,11 +144,6 @@ impl Engine {
             self.known_arms.store(arms, Ordering::Release);
         }
         polls.wrapping_sub(self.polls_at_arm.load(Ordering::Relaxed)) >= PERSISTENT
-    }
-
-    /// Adds the doorbells of the process to a channel's own set.
-    pub fn join(&self, channel: &Epoll) -> Result<(), Errno> {
-        channel.add(self.epoll.as_fd(), epoll::IN, 0)
     }
 }
 
@@ -370,9 +365,9 @@ fn fall_asleep(node: &Node) {
     node.engine.heed_packets(node, true);
 }
 
-/// Adds the process's doorbells to a channel's set.
-pub fn watch(channel: &Epoll) -> Result<(), Errno> {
-    node::node()?.engine.join(channel)
+/// What is readable while messages of the process wait to be handled; -1: there is nothing of the kind.
+pub fn doorbells() -> RawFd {
+    node::existing().map_or(-1, |node| node.engine.epoll.as_raw_fd())
 }
 
 /// Counts CQs that wait for an event; until polling has outlived the arming, peers ring the doorbell for each message.

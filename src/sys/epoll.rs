@@ -119,10 +119,10 @@ pub fn read_cancellable<const N: usize>(fd: RawFd, record: &mut [u64; N]) -> Res
     }
 }
 
-/// Waits until `fd` is readable; false when a signal came. A cancelled thread ends here (pthread_cancel(3)) and unwinds
+/// Waits until one of `fds` is readable (-1: none); false when a signal came. A cancelled thread ends here (pthread_cancel(3)) and unwinds
 /// through the callers, which must have nothing to clean up and no fence against panics.
 #[inline(never)]
-pub fn wait_cancellable(fd: RawFd) -> bool {
+pub fn wait_cancellable(fds: [RawFd; 2]) -> bool {
     // Declared here, since libc says that it never unwinds; where panics abort nothing else may, either, and a call
     // without a landing pad lets the unwinding pass.
     #[cfg(panic = "unwind")]
@@ -131,9 +131,18 @@ pub fn wait_cancellable(fd: RawFd) -> bool {
     }
     #[cfg(not(panic = "unwind"))]
     use libc::poll;
-    let mut p = libc::pollfd { fd, events: IN as i16, revents: 0 };
-    // SAFETY: one pollfd of ours.
-    unsafe { poll(&mut p, 1, -1) == 1 }
+    let mut p = fds.map(|fd| libc::pollfd { fd, events: IN as i16, revents: 0 });
+    loop {
+        // SAFETY: pollfds of ours.
+        let got = unsafe { poll(p.as_mut_ptr(), p.len() as libc::nfds_t, -1) };
+        let [first, second] = &mut p;
+        // The application has closed what is not its own: there is the first one to wait for.
+        let is_closed = second.revents & libc::POLLNVAL != 0 && first.revents == 0;
+        if !is_closed {
+            return got > 0;
+        }
+        second.fd = -1;
+    }
 }
 
 /// Whether `fd` shows one of `events` now or within `timeout_ms`.

@@ -77,6 +77,7 @@ static LIBRARY: LibraryOps = LibraryOps {
     create_comp_channel,
     destroy_comp_channel,
     get_cq_event,
+    doorbells: crate::soft::engine::doorbells,
     get_async_event,
     query_gid,
     gid_table,
