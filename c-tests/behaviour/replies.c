@@ -114,3 +114,68 @@ TEST_BETWEEN(what_was_answered_is_complete_where_who_answers_sleeps)
 {
     between(0, 1);
 }
+
+/* Where a reply by WRITE is written, and from where. */
+#define REPLY 1024
+
+static volatile uint64_t *reply_of(struct talker *t)
+{
+    return (volatile uint64_t *)(t->s.buffer + REPLY);
+}
+
+/* Answers each message by a WRITE of its number. */
+static void partner_by_write(int fd)
+{
+    struct address to;
+    struct talker t;
+
+    make_talker(&t, partner_sleeps);
+    to = join_over(fd, &t.s);
+    for (uint64_t i = 1; i <= (uint64_t)rounds; i++) {
+        struct ibv_sge sge = {(uintptr_t)reply_of(&t), 8, t.s.mr->lkey};
+        struct ibv_send_wr *bad, wr = send_wr(i, &sge, IBV_WR_RDMA_WRITE);
+
+        hear_message(&t);
+        *reply_of(&t) = i;
+        wr.wr.rdma.remote_addr = to.addr + REPLY;
+        wr.wr.rdma.rkey = to.rkey;
+        ZERO(ibv_post_send(t.s.qp, &wr, &bad));
+        EXPECT_EQ(next_wc(t.sends).status, IBV_WC_SUCCESS);
+    }
+    together(fd);
+}
+
+/* Who sees the reply in its memory polls once. */
+static void by_write(int other_sleeps)
+{
+    struct talker t;
+    pid_t other;
+    int fd;
+
+    rounds = between_hosts() ? 2000 : 5000;
+    partner_sleeps = other_sleeps;
+    other = with_other(partner_by_write, &fd);
+    make_talker(&t, 0);
+    join_over(fd, &t.s);
+    for (uint64_t i = 1; i <= (uint64_t)rounds; i++) {
+        struct ibv_wc wc;
+
+        ZERO(send_one(&t.s, i, 0, 8, IBV_SEND_SIGNALED));
+        while (*reply_of(&t) != i)
+            ;
+        EXPECT(ibv_poll_cq(t.sends, 1, &wc) == 1, "round %d: it was answered, and is not complete", (int)i);
+        EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
+    }
+    together(fd);
+    ends_well(other);
+}
+
+TEST_BETWEEN(what_was_answered_by_a_write_is_complete_where_who_answers_sleeps)
+{
+    by_write(1);
+}
+
+TEST_BETWEEN(what_was_answered_by_a_write_is_complete_where_who_answers_polls)
+{
+    by_write(0);
+}

@@ -157,6 +157,12 @@ impl<T> Lock<T> {
         held(&self.word) || self.inside.iter().any(held)
     }
 
+    /// Waits until nobody holds it, for a moment at least.
+    #[cold]
+    pub fn wait_until_free(&self) {
+        wait_for(|| !self.is_busy());
+    }
+
     /// Names the lock to checkers.
     #[inline(always)]
     fn place(&self) -> usize {

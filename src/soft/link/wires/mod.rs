@@ -378,13 +378,19 @@ fn poll_all(node: &'static Node, list: &[Arc<Wire>], taker: &mut Taker<'_>) -> b
         }
     }
     if found {
-        return did;
+        return did || let_finish(list);
     }
     if !watch(list) {
         list.iter().filter(|w| w.untold.load(Ordering::Relaxed)).for_each(|w| receive::try_publish(w));
-        return false;
+        return let_finish(list);
     }
-    list.iter().fold(false, |did, wire| wire.attend(node, false, taker) | did)
+    list.iter().fold(false, |did, wire| wire.attend(node, false, taker) | did) || let_finish(list)
+}
+
+/// Waits for threads that are taking messages: what they have taken may be what this one polls for, which has seen the reply already.
+#[inline(always)]
+fn let_finish(list: &[Arc<Wire>]) -> bool {
+    list.iter().filter(|w| w.peer.rx.is_busy()).map(|w| w.peer.rx.wait_until_free()).count() > 0
 }
 
 impl Wire {
