@@ -94,12 +94,8 @@ pub struct Device {
 /// `ANYVERBS_DEVICES` says how many, `ANYVERBS_DEVICE_NAME` what they are called. None of this is obeyed in a setuid program.
 pub fn listed(kernel_has_devices: bool) -> Vec<Device> {
     let var = |name| if crate::sys::is_setuid() { None } else { std::env::var(name).ok() };
-    let wanted = match var("ANYVERBS_SOFT").as_deref() {
-        Some("0") => false,
-        Some("1") => true,
-        _ => !kernel_has_devices,
-    };
-    if !wanted {
+    let wanted = crate::sys::settings::choose("ANYVERBS_SOFT", &["0", "1"]);
+    if !wanted.map_or(!kernel_has_devices, |word| word == 1) {
         return Vec::new();
     }
     let base = var("ANYVERBS_DEVICE_NAME");

@@ -66,7 +66,7 @@ pub fn everybody() {
 }
 
 fn is_unwanted() -> bool {
-    !super::is_setuid() && std::env::var_os("ANYVERBS_MEMBARRIER").is_some_and(|v| v == "0")
+    super::settings::is_off("ANYVERBS_MEMBARRIER")
 }
 
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;

@@ -28,6 +28,7 @@ pub mod pthread;
 pub mod random;
 pub mod rtnetlink;
 pub mod seqpacket;
+pub mod settings;
 pub mod signal;
 pub mod sysfs;
 pub mod thread;

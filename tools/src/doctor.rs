@@ -19,7 +19,7 @@ enum Verdict {
 
 /// Prints all lines; fails if the device cannot be used at all.
 pub fn doctor() -> ExitCode {
-    let mut usable = true;
+    let (mut usable, mut unwritten) = (true, None);
     let mut say = |topic: &str, (verdict, text): (Verdict, String)| {
         let mark = match verdict {
             Verdict::Good => "ok  ",
@@ -27,8 +27,13 @@ pub fn doctor() -> ExitCode {
             Verdict::Bad => "BAD ",
         };
         usable &= !matches!(verdict, Verdict::Bad);
+        let written = writeln!(io::stdout(), "{mark} {topic}: {text}");
         // Whoever reads may have seen enough.
-        let _ = writeln!(io::stdout(), "{mark} {topic}: {text}");
+        if let Err(why) = written
+            && why.kind() != io::ErrorKind::BrokenPipe
+        {
+            unwritten = Some(why);
+        }
     };
     say("libraries", library());
     for (topic, line) in devices() {
@@ -39,7 +44,10 @@ pub fn doctor() -> ExitCode {
     say("UDP port 4791", wire_port());
     say("locked memory", locked_memory());
     say("processors", processors());
-    if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if let Some(why) = &unwritten {
+        eprintln!("anyverbs doctor: {why}");
+    }
+    if usable && unwritten.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn library() -> (Verdict, String) {

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 
 /// RDMA verbs on any Linux machine.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(name = "anyverbs", version, about)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -10,6 +10,7 @@ use crate::provider::{self, AsyncEvent, Found, LibraryOps, Look, Provider};
 use crate::soft::channel::{AsyncQueue, CompChannel};
 use crate::soft::device::{self, Device};
 use crate::soft::gid::{GidEntry, GidTable};
+use crate::soft::lid::Lids;
 use crate::soft::link::faults::OfContext;
 use crate::soft::node;
 use crate::soft::types::EventType;
@@ -34,32 +35,48 @@ impl Provider for Soft {
     }
 
     unsafe fn alloc_context(&self, dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
-        let device = device::listed(false).into_iter().nth(token).ok_or_else(|| {
-            explain(format_args!("ibv_open_device: the environment offers this device no longer"));
-            Errno::ENODEV
-        })?;
-        let node = node::node()?;
-        node.stats.name_device(device.index, &device.name);
-        let events = Arc::new(AsyncQueue::new()?);
-        // A descriptor for the same queue that `ibv_close_device` may close.
-        let async_fd = fd::duplicate(events.fd())?;
-        node.events.add(&events);
-        // From now on somebody must see when the port changes.
-        node.wires.start(node);
-        let cmd_fd = import::command_fd(node, device.index)?.into_raw_fd();
-        let faults = OfContext::new(node.faults);
-        let context =
-            Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device, faults }));
-        // SAFETY: the context is new and nobody else's; `uninit` closes the descriptors given here.
-        unsafe {
-            let vctx = &raw mut (*context).vctx;
-            provider::context::init(vctx, dev, cmd_fd, 0);
-            provider::table::set_ops(vctx, &OPS);
-            provider::context::set_library_ops(vctx, &LIBRARY);
-            (*vctx).context.async_fd = async_fd.into_raw_fd();
-            (*vctx).context.num_comp_vectors = device::comp_vectors() as i32;
-            Ok(vctx)
-        }
+        // SAFETY: the caller's promises are this function's.
+        unsafe { open(dev, token) }.inspect_err(|e| {
+            if *e != Errno::ENODEV {
+                explain(format_args!("ibv_open_device: {e:?}: no descriptors or memory are left for urxe"));
+            }
+        })
+    }
+}
+
+/// A context of the device with this number. ENODEV, which is told, where there is none any more; else errors are those of memory files,
+/// eventfd and epoll_create.
+///
+/// # Safety
+/// As for `alloc_context`.
+unsafe fn open(dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
+    let device = device::listed(false).into_iter().nth(token).ok_or_else(|| {
+        explain(format_args!("ibv_open_device: the environment offers this device no longer"));
+        Errno::ENODEV
+    })?;
+    let node = node::node()?;
+    // What is wrong with the table is told, also where nobody comes to need it.
+    Lids::given();
+    node.stats.name_device(device.index, &device.name);
+    let events = Arc::new(AsyncQueue::new()?);
+    // A descriptor for the same queue that `ibv_close_device` may close.
+    let async_fd = fd::duplicate(events.fd())?;
+    node.events.add(&events);
+    // From now on somebody must see when the port changes.
+    node.wires.start(node);
+    let cmd_fd = import::command_fd(node, device.index)?.into_raw_fd();
+    let faults = OfContext::new(node.faults);
+    let context =
+        Box::into_raw(Box::new(Context { vctx: verbs_context::zeroed(), node, events, device, faults }));
+    // SAFETY: the context is new and nobody else's; `uninit` closes the descriptors given here.
+    unsafe {
+        let vctx = &raw mut (*context).vctx;
+        provider::context::init(vctx, dev, cmd_fd, 0);
+        provider::table::set_ops(vctx, &OPS);
+        provider::context::set_library_ops(vctx, &LIBRARY);
+        (*vctx).context.async_fd = async_fd.into_raw_fd();
+        (*vctx).context.num_comp_vectors = device::comp_vectors() as i32;
+        Ok(vctx)
     }
 }
 

@@ -5,7 +5,7 @@ use super::layout::{self, HAZARDS, Hazard, Presence, QpEntry, QpView};
 use super::remote::Remote;
 use crate::soft::mem::{MrEntry, files};
 use crate::soft::types::Qpn;
-use crate::sys::{barrier, errno::Errno, lock::Lock, map::Mapping, memfd, process_vm, random};
+use crate::sys::{barrier, errno::Errno, lock::Lock, map::Mapping, memfd, process_vm, random, settings};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -46,11 +46,10 @@ impl Own {
         if barrier::prepare_for_others() {
             layout::barriers(&publication).store(layout::WAITS_FOR_ALL, Ordering::SeqCst);
         }
-        if !crate::sys::is_setuid() && std::env::var_os("ANYVERBS_PTRACER").is_none_or(|v| v != "0") {
+        if !crate::sys::is_setuid() && !settings::is_off("ANYVERBS_PTRACER") {
             process_vm::allow_same_user();
         }
-        let wants_direct =
-            crate::sys::is_setuid() || std::env::var_os("ANYVERBS_DIRECT").is_none_or(|v| v != "0");
+        let wants_direct = !settings::is_off("ANYVERBS_DIRECT");
         let slots = Lock::default();
         let own = Self { nonce, presence, presence_fd, publication, publication_fd, slots, wants_direct };
         own.set_asleep(true);

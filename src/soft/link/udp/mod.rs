@@ -21,7 +21,7 @@ use self::route::Route;
 use crate::soft::transport::Outbox;
 use crate::soft::types::Mtu;
 use crate::soft::wire::{IpUdp, UDP_PORT};
-use crate::sys::{errno::Errno, fd, fork::ParentFd, is_setuid, log, uncancelled};
+use crate::sys::{errno::Errno, fd, fork::ParentFd, log, uncancelled};
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -222,7 +222,7 @@ impl Endpoint {
 
 /// `ANYVERBS_GSO=0`: packets leave one by one, as a capture on the sending host wants them.
 fn wants_segments() -> bool {
-    is_setuid() || std::env::var_os("ANYVERBS_GSO").is_none_or(|v| v != "0")
+    !crate::sys::settings::is_off("ANYVERBS_GSO")
 }
 
 /// The MTU of the route in bytes, IP header included.

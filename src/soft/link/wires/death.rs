@@ -56,9 +56,10 @@ impl Wire {
             }
             drop(sq);
             explain(format_args!(
-                "qp {:?}: its peer's process {} is gone: the oldest send completes with RETRY_EXC_ERR, the rest is flushed",
+                "qp {:?}: its peer's process {} {}: the oldest send completes with RETRY_EXC_ERR, the rest is flushed",
                 qp.num,
-                self.peer.cred().pid
+                self.peer.cred().pid,
+                if self.peer.has_exited() { "is gone" } else { "has dropped the connection" }
             ));
             qp.fail(Some(receive::LOST), Some(EventType::QpFatal));
         }

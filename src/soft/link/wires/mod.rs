@@ -49,6 +49,7 @@ use crate::sys::errno::Errno;
 use crate::sys::eventfd::EventFd;
 use crate::sys::lock::{Beside, Lock};
 use crate::sys::log::explain;
+use crate::sys::settings;
 
 /// Rounds of receiving for one event of a wire.
 const ROUNDS: usize = 16;
@@ -133,8 +134,7 @@ impl Wires {
             places: places::Places::default(),
             more: OnceLock::new(),
             unanswered: Lock::default(),
-            is_death_quiet: !crate::sys::is_setuid()
-                && std::env::var_os("ANYVERBS_PEER_DEATH").is_some_and(|v| v == "hardware"),
+            is_death_quiet: settings::choose("ANYVERBS_PEER_DEATH", &["hardware"]).is_some(),
         })
     }
 
