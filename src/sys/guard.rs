@@ -116,6 +116,36 @@ pub unsafe fn copy_handled(dst: *mut u8, src: *const u8, len: usize) -> Result<(
     ok(unsafe { asm::copy(dst, src, len) })
 }
 
+/// 64 bytes that have the CRC-32 of many, where the register before them is zero.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub struct Folded(pub [u8; 64]);
+
+/// Copies as [`copy`] does, and fills `folded` for all that was copied. `None`: nothing is copied, since this CPU cannot, `len` is not a
+/// multiple of [`FOLDED_BLOCK`], or the kernel copies for us.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline]
+pub unsafe fn copy_folding(
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    folded: &mut Folded,
+) -> Option<Result<(), Fault>> {
+    if len == 0 || !len.is_multiple_of(FOLDED_BLOCK) || MODE.load(Relaxed) == Mode::Kernel as u8 {
+        return None;
+    }
+    // SAFETY: as for `copy`.
+    unsafe { fold::copy(dst, src, len, folded) }
+}
+
+/// What [`copy_folding`] copies whole numbers of.
+pub const FOLDED_BLOCK: usize = 256;
+
+#[path = "guard_fold.rs"]
+mod fold;
+
 /// Adds to the 8-byte aligned 64-bit word at `at`, as one atomic operation; returns the old value.
 ///
 /// # Safety
@@ -293,6 +323,15 @@ mod asm {
     unsafe extern "C" {
         #[link_name = "anyverbs_guard_copy"]
         pub fn copy(dst: *mut u8, src: *const u8, len: usize) -> usize;
+        #[cfg(target_arch = "x86_64")]
+        #[link_name = "anyverbs_guard_copy_folding"]
+        pub fn copy_folding(
+            dst: *mut u8,
+            src: *const u8,
+            len: usize,
+            folded: *mut super::Folded,
+            constants: *const [u64; 4],
+        ) -> usize;
         #[link_name = "anyverbs_guard_fetch_add"]
         pub fn fetch_add(at: *mut u64, add: u64, old: *mut u64) -> usize;
         #[link_name = "anyverbs_guard_compare_swap"]

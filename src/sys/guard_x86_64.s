@@ -106,6 +106,66 @@ anyverbs_guard_copy:
     .cfi_endproc
     .size anyverbs_guard_copy, . - anyverbs_guard_copy
 
+# copy_folding(%rdi dst, %rsi src, %rdx len, %rcx folded, %r8 constants): whole blocks of 256 bytes, at least one. What is copied is folded on
+# its way: 64 bytes at `folded` have the CRC of all of it. The constants fold over 256 and over 64 bytes. For CPUs with AVX-512F and VPCLMULQDQ.
+    .p2align 6
+    .globl anyverbs_guard_copy_folding
+    .hidden anyverbs_guard_copy_folding
+    .type anyverbs_guard_copy_folding, @function
+anyverbs_guard_copy_folding:
+    .cfi_startproc
+    xorl %eax, %eax
+    vbroadcasti32x4 (%r8), %zmm16
+    vmovdqu64 (%rsi), %zmm0
+    vmovdqu64 64(%rsi), %zmm1
+    vmovdqu64 128(%rsi), %zmm2
+    vmovdqu64 192(%rsi), %zmm3
+    vmovdqu64 %zmm0, (%rdi)
+    vmovdqu64 %zmm1, 64(%rdi)
+    vmovdqu64 %zmm2, 128(%rdi)
+    vmovdqu64 %zmm3, 192(%rdi)
+    subq $256, %rdx
+    jz 1f
+0:  addq $256, %rsi
+    addq $256, %rdi
+    vmovdqu64 (%rsi), %zmm4
+    vmovdqu64 64(%rsi), %zmm5
+    vmovdqu64 128(%rsi), %zmm6
+    vmovdqu64 192(%rsi), %zmm7
+    vmovdqu64 %zmm4, (%rdi)
+    vmovdqu64 %zmm5, 64(%rdi)
+    vmovdqu64 %zmm6, 128(%rdi)
+    vmovdqu64 %zmm7, 192(%rdi)
+    vpclmulqdq $0x00, %zmm16, %zmm0, %zmm17
+    vpclmulqdq $0x00, %zmm16, %zmm1, %zmm18
+    vpclmulqdq $0x00, %zmm16, %zmm2, %zmm19
+    vpclmulqdq $0x00, %zmm16, %zmm3, %zmm20
+    vpclmulqdq $0x11, %zmm16, %zmm0, %zmm0
+    vpclmulqdq $0x11, %zmm16, %zmm1, %zmm1
+    vpclmulqdq $0x11, %zmm16, %zmm2, %zmm2
+    vpclmulqdq $0x11, %zmm16, %zmm3, %zmm3
+    vpternlogq $0x96, %zmm17, %zmm4, %zmm0
+    vpternlogq $0x96, %zmm18, %zmm5, %zmm1
+    vpternlogq $0x96, %zmm19, %zmm6, %zmm2
+    vpternlogq $0x96, %zmm20, %zmm7, %zmm3
+    subq $256, %rdx
+    jnz 0b
+1:  vbroadcasti32x4 16(%r8), %zmm16
+    vpclmulqdq $0x00, %zmm16, %zmm0, %zmm17
+    vpclmulqdq $0x11, %zmm16, %zmm0, %zmm0
+    vpternlogq $0x96, %zmm17, %zmm0, %zmm1
+    vpclmulqdq $0x00, %zmm16, %zmm1, %zmm17
+    vpclmulqdq $0x11, %zmm16, %zmm1, %zmm0
+    vpternlogq $0x96, %zmm17, %zmm0, %zmm2
+    vpclmulqdq $0x00, %zmm16, %zmm2, %zmm17
+    vpclmulqdq $0x11, %zmm16, %zmm2, %zmm0
+    vpternlogq $0x96, %zmm17, %zmm0, %zmm3
+    vmovdqu64 %zmm3, (%rcx)
+    vzeroupper
+    ret
+    .cfi_endproc
+    .size anyverbs_guard_copy_folding, . - anyverbs_guard_copy_folding
+
 # fetch_add(%rdi at, %rsi add, %rdx old)
     .p2align 4
     .globl anyverbs_guard_fetch_add

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::Span;
-use crate::sys::guard::{self, Fault};
+use crate::sys::guard::{self, Fault, Folded};
 
 /// Bytes to copy from.
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +92,25 @@ impl<'a> RunMut<'a> {
         self.ptr = self.ptr.wrapping_add(n);
         self.len -= n;
         Ok(())
+    }
+}
+
+impl RunMut<'_> {
+    /// As [`fill`](Self::fill); true if `folded` has been filled for as many bytes as the run has.
+    #[inline]
+    pub fn fill_folding(&mut self, src: Run<'_>, folded: &mut Folded) -> Result<bool, Fault> {
+        if src.len != self.len {
+            return self.fill(src).map(|()| false);
+        }
+        // SAFETY: both runs may be accessed for their lengths, and faults are survived.
+        match unsafe { guard::copy_folding(self.ptr, src.ptr, self.len, folded) } {
+            None => self.fill(src).map(|()| false),
+            Some(copied) => {
+                self.ptr = self.ptr.wrapping_add(self.len);
+                self.len = 0;
+                copied.map(|()| true)
+            }
+        }
     }
 }
 

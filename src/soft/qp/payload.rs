@@ -4,6 +4,7 @@ use super::requester::Requester;
 use crate::soft::mem::gather;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::types::{SendFlags, Sge, WcStatus, WrOpcode};
+use crate::sys::guard::Folded;
 use crate::sys::process_vm::Iovec;
 
 impl Requester {
@@ -37,6 +38,26 @@ impl Requester {
     pub fn gather(&self, qp: &Qp, at: u64, from: u32, mut to: RunMut<'_>) -> Result<(), WcStatus> {
         let len = to.len() as u32;
         self.pieces(qp, at, from, len, |run| to.fill(run).map_err(|_| WcStatus::LocProtErr))
+    }
+
+    /// As [`gather`](Self::gather); true if all of it was one piece, for which `folded` has been filled.
+    #[inline]
+    pub fn gather_folding(
+        &self,
+        qp: &Qp,
+        at: u64,
+        from: u32,
+        mut to: RunMut<'_>,
+        folded: &mut Folded,
+    ) -> Result<bool, WcStatus> {
+        let (len, mut is_folded) = (to.len(), false);
+        self.pieces(qp, at, from, len as u32, |run| {
+            let is_all = run.len() == len;
+            let part = if is_all { to.fill_folding(run, folded) } else { to.fill(run).map(|()| false) };
+            is_folded = part.map_err(|_| WcStatus::LocProtErr)?;
+            Ok(())
+        })?;
+        Ok(is_folded)
     }
 
     /// The operands of request `at`, as they travel: those of atomics, the bytes of an ATOMIC WRITE, the range of a FLUSH.

@@ -64,6 +64,14 @@ pub trait SendSide {
     /// # Errors
     /// How the request fails.
     fn gather(&mut self, n: u64, offset: u32, to: &mut [u8]) -> Result<(), WcStatus>;
+    /// The same for all that a packet carries; where that comes with the copy, its sum (`icrc::sum`).
+    ///
+    /// # Errors
+    /// As of `gather`.
+    #[inline]
+    fn gather_summing(&mut self, n: u64, offset: u32, to: &mut [u8]) -> Result<Option<u32>, WcStatus> {
+        self.gather(n, offset, to).map(|()| None)
+    }
     /// Copies what a READ or atomic (8 bytes, host order) brought to `offset` of request `n`'s memory.
     ///
     /// # Errors
@@ -138,6 +146,11 @@ pub trait ReceiveSide {
     fn check_read(&mut self, arrival: &Arrival) -> Result<(), Refusal>;
     /// Copies a piece of it.
     fn read(&mut self, rkey: Key, va: u64, to: &mut [u8]) -> Result<(), Refusal>;
+    /// The same for all that a packet carries; where that comes with the copy, its sum (`icrc::sum`).
+    #[inline]
+    fn read_summing(&mut self, rkey: Key, va: u64, to: &mut [u8]) -> Result<Option<u32>, Refusal> {
+        self.read(rkey, va, to).map(|()| None)
+    }
     /// Carries out an atomic: the value before it.
     fn atomic(&mut self, arrival: &Arrival) -> Result<u64, Refusal>;
     /// Carries out an ATOMIC WRITE.

@@ -15,11 +15,18 @@ pub struct Burst {
 pub struct Outbox {
     /// Never shorter than it was: behind the last end lies what former packets left, and nothing is cleared to be written.
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    ends: Vec<End>,
     sealed: bool,
     /// The youngest of those runs of datagrams that the kernel can take as one: their number, the size of all but the last,
     /// and whether a shorter one has ended it.
     last_run: (usize, usize, bool),
+}
+
+/// Where a datagram ends, and the sum of its payload, if that is known.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    at: usize,
+    sum: Option<u32>,
 }
 
 impl Outbox {
@@ -35,7 +42,7 @@ impl Outbox {
 
     /// Bytes of all datagrams.
     pub fn bytes(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
+        self.ends.last().map_or(0, |end| end.at)
     }
 
     /// Nothing is in it.
@@ -77,7 +84,7 @@ impl Outbox {
 
     /// Room for one more datagram.
     fn grow(&mut self, len: usize) -> &mut [u8] {
-        let start = self.ends.last().copied().unwrap_or(0);
+        let start = self.bytes();
         if self.bytes.len() < start + len {
             // No more than needed: the allocator would take a mapping of its own, which might lie where the application has
             // unmapped registered memory.
@@ -89,7 +96,7 @@ impl Outbox {
             true => (1, len, false),
             false => (n + 1, size, len < size),
         };
-        self.ends.push(start + len);
+        self.ends.push(End { at: start + len, sum: None });
         &mut self.bytes[start..start + len]
     }
 
@@ -111,6 +118,12 @@ impl Outbox {
             || (!ended && (n + 1) * size > burst.bytes)
             || new + 1 >= 2 * burst.packets
             || bytes + MAX_DATAGRAM > 2 * burst.bytes
+    }
+
+    /// The next packet begins a run: the youngest one is whole, or there is none.
+    pub fn is_between_runs(&self, burst: Burst) -> bool {
+        let (n, size, ended) = self.last_run;
+        self.is_empty() || ended || n >= burst.packets || (n + 1) * size > burst.bytes
     }
 
     /// The datagrams in order.
@@ -149,6 +162,25 @@ impl Outbox {
         &mut self.bytes[range]
     }
 
+    /// Tells the sum of the youngest packet's payload (`icrc::sum`), which has no header but the BTH.
+    #[inline]
+    pub fn set_sum(&mut self, sum: Option<u32>) {
+        if let Some(end) = self.ends.last_mut() {
+            end.sum = sum;
+        }
+    }
+
+    /// Gives datagram `i`, which goes between these ends, its ICRC, as one that leaves with this IPv4 id.
+    #[inline]
+    pub fn seal_with_id(&mut self, ends: &icrc::Ends, i: usize, id: u16) {
+        let sum = self.ends[i].sum;
+        let datagram = self.get_mut(i);
+        match sum {
+            Some(sum) => ends.seal_summed(id, datagram, sum),
+            None => ends.seal(id, datagram),
+        }
+    }
+
     /// Gives all that is in it its ICRC, for packets that leave one by one.
     pub fn seal(&mut self, ip: &IpUdp) {
         for i in 0..self.len() {
@@ -174,8 +206,8 @@ impl Outbox {
     }
 
     fn range(&self, i: usize) -> std::ops::Range<usize> {
-        let start = if i == 0 { 0 } else { self.ends[i - 1] };
-        start..self.ends[i]
+        let start = if i == 0 { 0 } else { self.ends[i - 1].at };
+        start..self.ends[i].at
     }
 }
 

@@ -179,9 +179,15 @@ impl Responder {
                         (true, false) => Operation::ReadResponseMiddle,
                         (true, true) => Operation::ReadResponseLast,
                     };
-                    let bytes =
-                        out.push(&answer(&self.from, operation, *psn, Syndrome::Ack, *msn), n as usize);
-                    if let Err(refusal) = if n > 0 { side.read(*rkey, *va, bytes) } else { Ok(()) } {
+                    let packet = answer(&self.from, operation, *psn, Syndrome::Ack, *msn);
+                    let read = if operation == Operation::ReadResponseMiddle {
+                        let bytes = out.push_bare(&packet.bth, n as usize);
+                        side.read_summing(*rkey, *va, bytes).map(|sum| out.set_sum(sum))
+                    } else {
+                        let bytes = out.push(&packet, n as usize);
+                        if n > 0 { side.read(*rkey, *va, bytes) } else { Ok(()) }
+                    };
+                    if let Err(refusal) = read {
                         let at = *psn;
                         out.retract();
                         self.replies.clear();

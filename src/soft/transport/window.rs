@@ -8,8 +8,8 @@ const EAGER: u32 = 8;
 const WARY: u32 = 512;
 /// Packets without a request for acknowledgement in a row: a quarter of the window, within these.
 const ACK_EVERY: (u32, u32) = (16, 128);
-/// Packets of a piece of a READ: a quarter of the window, within these.
-const READ_CHUNK: (u32, u32) = (32, 128);
+/// Packets of a piece of a READ: half of the window, within these, so that the other half is on its way.
+const READ_CHUNK: (u32, u32) = (32, 256);
 
 /// The window of a requester.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Window {
 
     /// Packets of the pieces in which READs are asked for, so that responses never flood this host.
     pub(super) fn read_chunk(&self) -> u32 {
-        (self.size / 4).clamp(READ_CHUNK.0, READ_CHUNK.1)
+        (self.size / 2).clamp(READ_CHUNK.0, READ_CHUNK.1)
     }
 
     /// Lets it grow to so many packets at most, 1 to [`LARGEST_WINDOW`].

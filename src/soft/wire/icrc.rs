@@ -93,7 +93,7 @@ fn update(before: u32, bytes: &[u8]) -> u32 {
 #[derive(Debug)]
 pub struct Ends {
     ip: IpUdp,
-    /// The length of a UDP payload, its IPv4 id, and the CRC of what stands before it.
+    /// The length of a UDP payload, and the CRC of what stands before it with IPv4 id 0.
     known: [AtomicU64; 4],
 }
 
@@ -111,14 +111,37 @@ impl Ends {
 
     #[inline]
     fn headers(&self, id: u16, udp_payload: usize) -> Option<u32> {
-        let known = &self.known[(udp_payload / 4 + usize::from(id)) % 4];
-        let (value, key) = (known.load(Ordering::Relaxed), (udp_payload as u32) << 16 | u32::from(id));
-        if value >> 32 == u64::from(key) {
-            return Some(value as u32);
+        let effect = match self.ip.src.is_ipv6() {
+            true => 0,
+            false => match ID_EFFECT.get(usize::from(id)) {
+                Some(effect) => *effect,
+                None => return headers(&self.ip, id, udp_payload),
+            },
+        };
+        let known = &self.known[udp_payload / 4 % 4];
+        let value = known.load(Ordering::Relaxed);
+        if value >> 32 == udp_payload as u64 {
+            return Some(value as u32 ^ effect);
         }
-        let crc = headers(&self.ip, id, udp_payload)?;
-        known.store(u64::from(key) << 32 | u64::from(crc), Ordering::Relaxed);
-        Some(crc)
+        let crc = headers(&self.ip, 0, udp_payload)?;
+        known.store((udp_payload as u64) << 32 | u64::from(crc), Ordering::Relaxed);
+        Some(crc ^ effect)
+    }
+
+    /// As [`seal`](Self::seal), for a datagram of BTH and payload, of a length that [`is_summed`], with the `sum` of the payload.
+    #[inline]
+    pub fn seal_summed(&self, id: u16, datagram: &mut [u8], sum: u32) {
+        let udp_payload = datagram.len();
+        let beyond = match udp_payload.wrapping_sub(bth::LEN + LEN) {
+            1024 => &BEYOND[0],
+            2048 => &BEYOND[1],
+            4096 => &BEYOND[2],
+            _ => return self.seal(id, datagram),
+        };
+        let Some(before) = self.headers(id, udp_payload) else { return };
+        let front = !over(before, &datagram[..bth::LEN]);
+        let moved = (0..).zip(front.to_le_bytes()).fold(0, |all, (i, b)| all ^ beyond[i][usize::from(b)]);
+        datagram[udp_payload - LEN..].copy_from_slice(&(!(moved ^ sum)).to_le_bytes());
     }
 
     /// As [`seal_with_id`].
@@ -142,6 +165,65 @@ impl Ends {
                 .headers(id, datagram.len())
                 .is_some_and(|before| over(before, covered) == u32::from_le_bytes(*trailer))
     }
+}
+
+/// Payloads of this length can be summed while they are copied: those of full packets.
+#[inline]
+pub const fn is_summed(payload: usize) -> bool {
+    matches!(payload, 1024 | 2048 | 4096)
+}
+
+/// The CRC register after a payload, from zero; `folded` has the same as the payload.
+#[inline]
+pub fn sum(folded: &[u8; 64]) -> u32 {
+    !update(!0, folded)
+}
+
+/// What an IPv4 id adds to the register before the BTH, for each that the kernel gives to packets which it cuts: behind it stand 14 bytes
+/// of IPv4 and 8 of UDP.
+static ID_EFFECT: [u32; 64] = {
+    let (mut table, mut id) = ([0; 64], 0);
+    while id < 64 {
+        // Its second byte; the first one is 0.
+        table[id] = multiply(power_of_bytes(1 + 14 + 8), id as u32);
+        id += 1;
+    }
+    table
+};
+
+/// Where a register is taken by 1024, 2048 and 4096 zero bytes, for each of its bytes.
+static BEYOND: [[[u32; 256]; 4]; 3] = [beyond(1024), beyond(2048), beyond(4096)];
+
+const fn beyond(bytes: u32) -> [[u32; 256]; 4] {
+    let (power, mut tables) = (power_of_bytes(bytes), [[0; 256]; 4]);
+    let mut bit = 0;
+    while bit < 32 {
+        tables[bit / 8][1 << (bit % 8)] = multiply(power, 1 << bit);
+        bit += 1;
+    }
+    let mut i = 0;
+    while i < 1024 {
+        let (table, value): (usize, usize) = (i / 256, i % 256);
+        let rest = value & value.wrapping_sub(1);
+        if rest != 0 {
+            tables[table][value] = tables[table][rest] ^ tables[table][value ^ rest];
+        }
+        i += 1;
+    }
+    tables
+}
+
+/// x^(8 n), modulo the polynomial.
+const fn power_of_bytes(n: u32) -> u32 {
+    let (mut power, mut square, mut left) = (1 << 31, 1 << 23, n);
+    while left > 0 {
+        if left & 1 == 1 {
+            power = multiply(power, square);
+        }
+        square = multiply(square, square);
+        left >>= 1;
+    }
+    power
 }
 
 /// The register `bytes` zero bytes earlier.
@@ -303,6 +385,33 @@ mod tests {
             ends.seal(0, &mut short);
             assert!(short == [7; 15] && !ends.check(0, &short) && !ends.check(0, &short[..3]));
         }
+    }
+
+    #[test]
+    fn a_sum_of_the_payload_seals_as_the_payload_does() {
+        let v6 = IpUdp::new("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap(), 0xc001);
+        for ip in [v4(), v6] {
+            let ends = Ends::new(ip);
+            for payload in [1024, 1024, 2048, 4096, 4096, 100, 8] {
+                for id in [0, 1, 14, 63, 64, 0x1234] {
+                    let mut expected = datagram(bth::LEN + payload + LEN);
+                    expected[4] = id as u8;
+                    expected[8..12].copy_from_slice(&u32::from(id).wrapping_mul(0x0101_0307).to_be_bytes());
+                    let (mut sealed, mut summed) = (expected.clone(), expected.clone());
+                    let payload_sum = !update(!0, &expected[bth::LEN..bth::LEN + payload]);
+                    seal_with_id(&ip, id, &mut expected);
+                    ends.seal(id, &mut sealed);
+                    ends.seal_summed(id, &mut summed, payload_sum);
+                    assert!(sealed == expected && summed == expected, "{payload} {id} {ip:?}");
+                    assert!(ends.check(id, &sealed));
+                    sealed[bth::LEN + payload / 2] ^= 1;
+                    assert!(!ends.check(id, &sealed));
+                }
+            }
+        }
+        let mut hasher = crc32fast::Hasher::new_with_initial(!0);
+        hasher.update(&[7; 64]);
+        assert_eq!(sum(&[7; 64]), !hasher.finalize());
     }
 
     #[test]

@@ -253,7 +253,7 @@ fn send_up_to<const MOST: usize>(
         if !out.is_sealed() {
             for i in 0..count {
                 // The kernel numbers what it cuts.
-                route.ends.seal(i as u16, out.get_mut(next + i));
+                out.seal_with_id(&route.ends, next + i, i as u16);
             }
         }
         iovecs[n] = control::iovec(out.span_mut(next, count));

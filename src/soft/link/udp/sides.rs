@@ -7,6 +7,8 @@ use crate::soft::qp::{Nak, Qp};
 use crate::soft::stats::Event;
 use crate::soft::transport::{Arrival, End, Op, ReceiveSide, Refusal, SendSide};
 use crate::soft::types::{EventType, Key, MAX_MESSAGE, QpState, QpType, SendFlags, WcStatus, WrOpcode};
+use crate::soft::wire::icrc;
+use crate::sys::guard::{Fault, Folded};
 
 /// The send half of a QP, whose lock is held.
 pub(super) struct Sends<'a, 'b> {
@@ -42,6 +44,16 @@ impl SendSide for Sends<'_, '_> {
 
     fn gather(&mut self, n: u64, offset: u32, to: &mut [u8]) -> Result<(), WcStatus> {
         self.sq.gather(self.qp, n, offset, RunMut::of(to))
+    }
+
+    #[inline]
+    fn gather_summing(&mut self, n: u64, offset: u32, to: &mut [u8]) -> Result<Option<u32>, WcStatus> {
+        if !icrc::is_summed(to.len()) {
+            return self.gather(n, offset, to).map(|()| None);
+        }
+        let mut folded = Folded([0; 64]);
+        let is_folded = self.sq.gather_folding(self.qp, n, offset, RunMut::of(to), &mut folded)?;
+        Ok(is_folded.then(|| icrc::sum(&folded.0)))
     }
 
     fn scatter(&mut self, n: u64, offset: u32, bytes: &[u8]) -> Result<(), WcStatus> {
@@ -106,6 +118,23 @@ pub(super) struct Receives<'a> {
 }
 
 impl Receives<'_> {
+    /// Copies memory of this host that the peer reads, as `copy` does it.
+    fn read_by<R>(
+        &mut self,
+        rkey: Key,
+        va: u64,
+        to: &mut [u8],
+        copy: impl FnOnce(&mut RunMut<'_>, Run<'_>) -> Result<R, Fault>,
+    ) -> Result<R, Refusal> {
+        let len = to.len() as u32;
+        let mut to = RunMut::of(to);
+        let copied = self.rq.read_span(self.qp, rkey, va, len, |run| copy(&mut to, run))?;
+        copied.map_err(|_| {
+            self.qp.fail_from_responder(self.rq, Some(EventType::QpAccessErr));
+            Refusal::Access
+        })
+    }
+
     fn request(&self, a: &Arrival) -> Request {
         Request {
             op: a.opcode,
@@ -152,13 +181,17 @@ impl ReceiveSide for Receives<'_> {
         if to.is_empty() {
             return Ok(());
         }
-        let len = to.len() as u32;
-        let mut to = RunMut::of(to);
-        let copied = self.rq.read_span(self.qp, rkey, va, len, |run| to.fill(run))?;
-        copied.map_err(|_| {
-            self.qp.fail_from_responder(self.rq, Some(EventType::QpAccessErr));
-            Refusal::Access
-        })
+        self.read_by(rkey, va, to, |to, run| to.fill(run))
+    }
+
+    #[inline]
+    fn read_summing(&mut self, rkey: Key, va: u64, to: &mut [u8]) -> Result<Option<u32>, Refusal> {
+        if !icrc::is_summed(to.len()) {
+            return self.read(rkey, va, to).map(|()| None);
+        }
+        let mut folded = Folded([0; 64]);
+        let is_folded = self.read_by(rkey, va, to, |to, run| to.fill_folding(run, &mut folded))?;
+        Ok(is_folded.then(|| icrc::sum(&folded.0)))
     }
 
     fn atomic(&mut self, arrival: &Arrival) -> Result<u64, Refusal> {

@@ -11,7 +11,7 @@ use super::window::Window;
 use super::{Burst, Op, Outbox, SendSide, Settings, WINDOW};
 use crate::soft::stats::Event;
 use crate::soft::types::{Psn, WcStatus, WrOpcode};
-use crate::soft::wire::Bth;
+use crate::soft::wire::{Bth, bth, icrc};
 use std::collections::VecDeque;
 use std::ops::ControlFlow::{self, Break, Continue};
 
@@ -165,6 +165,8 @@ impl Requester {
             }
             let step = if self.send == self.next {
                 self.begin(now, side, out)
+            } else if out.is_between_runs(burst) && self.waits_for_room(burst) {
+                Break(())
             } else {
                 self.send_one(now, side, out)
             };
@@ -257,6 +259,19 @@ impl Requester {
         Continue(())
     }
 
+    /// The window would cut short what leaves together, which is small beside it: answers that make room, asked for four times in a window, are on
+    /// their way.
+    fn waits_for_room(&self, burst: Burst) -> bool {
+        let Some(flight) = self.flights.iter().rev().find(|f| f.first <= self.send) else { return false };
+        if pulls(flight.op.opcode) || flight.packets == 1 {
+            return false;
+        }
+        let whole = (burst.bytes / (self.to.mtu as usize + bth::LEN + icrc::LEN)).min(burst.packets) as u32;
+        let left = flight.packets - (self.send - flight.first) as u32;
+        let (room, under_way) = (self.window.size(), (self.send - self.una()) as u32);
+        room >= 6 * whole && room.saturating_sub(under_way) < whole.min(left)
+    }
+
     /// Sends the packet at `send`; breaks when the window is full or a request is broken.
     fn send_one(&mut self, now: u64, side: &mut impl SendSide, out: &mut Outbox) -> ControlFlow<()> {
         let Some(flight) = self.flights.iter().rev().find(|f| f.first <= self.send) else { return Break(()) };
@@ -301,15 +316,17 @@ impl Requester {
                 || in_flight + 1 >= room;
             let (wqe, at) = (flight.wqe, i * self.to.mtu);
             let length = payload(flight.length, self.to.mtu, i) as usize;
-            let bytes = match segment::bare_bth(&flight.op, &self.to, psn, i, flight.packets) {
-                Some(bth) => out.push_bare(&Bth { ack_req: asks, ..bth }, length),
+            let gathered = match segment::bare_bth(&flight.op, &self.to, psn, i, flight.packets) {
+                Some(bth) => side
+                    .gather_summing(wqe, at, out.push_bare(&Bth { ack_req: asks, ..bth }, length))
+                    .map(|sum| out.set_sum(sum)),
                 None => {
                     let mut packet = segment::push_packet(&flight.op, &self.to, psn, i, flight.packets);
                     packet.bth.ack_req = asks;
-                    out.push(&packet, length)
+                    side.gather(wqe, at, out.push(&packet, length))
                 }
             };
-            if let Err(status) = side.gather(wqe, at, bytes) {
+            if let Err(status) = gathered {
                 out.retract();
                 return self.breaks(side, wqe, status);
             }

@@ -286,6 +286,35 @@ fn window_and_acknowledgement_requests_keep_their_bounds() {
     assert_eq!(net.count(0, |_| true), 200);
 }
 
+/// What the kernel is given at once is not cut short by a window that is many times as large.
+#[test]
+fn what_leaves_together_is_whole_where_the_window_is_wide() {
+    const PACKETS: u32 = 4000;
+    let mut net = Net::new(22, PATIENCE);
+    let host = &mut net.hosts[0];
+    host.requester.limit_window(super::super::LARGEST_WINDOW);
+    host.sends.post(WrOpcode::Write, 0, vec![1; (PACKETS * MTU) as usize]);
+    let (mut asked, mut sizes) = (VecDeque::new(), Vec::new());
+    while host.sends.done.is_empty() {
+        let mut out = Outbox::new();
+        let more = host.requester.transmit(0, &mut host.sends, &mut out, BURST);
+        let bths = out.iter().map(|datagram| Packet::parse(datagram).unwrap().0.bth);
+        asked.extend(bths.filter(|bth| bth.ack_req));
+        sizes.push(out.len());
+        if !more {
+            // The oldest answer comes.
+            let of: Bth = asked.pop_front().expect("an answer is on its way");
+            let bth = Bth::new(Opcode::new(Transport::Rc, Operation::Acknowledge), of.dest_qpn, of.psn);
+            let aeth = Some(Aeth { syndrome: Syndrome::Ack, msn: 0 });
+            host.requester.receive(0, &Packet { aeth, ..Packet::new(bth) }, &[], &mut host.sends);
+        }
+    }
+    assert_eq!(sizes.iter().sum::<usize>(), PACKETS as usize);
+    let sent: Vec<usize> = sizes.into_iter().filter(|n| *n > 0).collect();
+    let late = &sent[sent.len() / 2..sent.len() - 1];
+    assert!(late.iter().all(|n| *n == BURST.packets), "{sent:?}");
+}
+
 /// Neither end asks for each acknowledgement while both have messages; what nothing follows is asked for by a probe.
 #[test]
 fn short_messages_of_a_talk_are_acknowledged_together() {

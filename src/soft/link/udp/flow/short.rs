@@ -26,10 +26,8 @@ impl Flow {
         taker: &mut Taker<'_>,
     ) -> bool {
         let Some(short) = Short::parse(received.datagram) else { return false };
-        let is_ours = self.connection.transport == Transport::Rc
-            && self.from_peer.are(&received.ip)
-            && !received.is_marked()
-            && self.from_peer.check(received.index, received.datagram);
+        let is_ours =
+            self.connection.transport == Transport::Rc && !received.is_marked() && self.vouches_for(received);
         if !is_ours {
             return false;
         }
@@ -48,6 +46,12 @@ impl Flow {
                 true
             }
         }
+    }
+
+    /// It is from the peer, and its ICRC is right; another one's may be as well.
+    #[inline]
+    pub(in super::super) fn vouches_for(&self, received: &Received<'_>) -> bool {
+        self.from_peer.are(&received.ip) && self.from_peer.check(received.index, received.datagram)
     }
 
     fn acknowledged(&self, qp: &Qp, now: u64, psn: Psn, bytes: usize, taker: &mut Taker<'_>) {
