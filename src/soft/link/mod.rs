@@ -99,11 +99,12 @@ pub fn path_on_host(node: &'static super::node::Node, to: Qpn) -> Path {
 
 fn pump_datagrams<const ONE: bool>(qp: &Qp, sq: &mut Requester) {
     while let Some(at) = sq.ready(qp) {
-        match destination(qp, sq, at).and_then(|ah| send_datagram(qp, sq, at, &ah)) {
-            Ok(true) => {
-                sq.begun(at);
-                sq.complete_oldest_with(qp, WcStatus::Success);
-            }
+        let done = |sq: &mut Requester| {
+            sq.begun(at);
+            sq.complete_oldest_with(qp, WcStatus::Success);
+        };
+        match destination(qp, sq, at).and_then(|ah| send_datagram(qp, sq, at, &ah, done)) {
+            Ok(true) => {}
             Ok(false) => return,
             Err(status) => return sq.doom(qp, at, status),
         }
@@ -127,22 +128,34 @@ fn destination(qp: &Qp, sq: &Requester, at: u64) -> Result<Arc<Ah>, WcStatus> {
     Ok(ah)
 }
 
-/// Sends datagram `at`; false: it goes on later.
+/// Sends datagram `at`, and lets `done` know; false: it goes on later.
 #[inline]
-fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<bool, WcStatus> {
+fn send_datagram(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    ah: &Ah,
+    done: impl FnOnce(&mut Requester),
+) -> Result<bool, WcStatus> {
     let to = sq.queue.wqe(at).remote_qpn;
-    if multicast::is_for_group(ah, to) {
-        return multicast::send(qp, sq, at, ah);
+    let is_for_group = multicast::is_for_group(ah, to);
+    if !is_for_group && !ah.address.same_host {
+        return udp::datagrams::send_datagram(qp, sq, at, ah, done).map(|()| true);
     }
-    if !ah.address.same_host {
-        return udp::datagrams::send_datagram(qp, sq, at, ah).map(|()| true);
+    let is_sent = if is_for_group {
+        multicast::send(qp, sq, at, ah)?
+    } else {
+        match path_on_host(qp.node, to) {
+            Path::Local(_) => local::send_datagram(qp, sq, at, ah)?,
+            Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, ah, &wire)?,
+            // Nobody is there: a datagram to nowhere is sent all the same.
+            _ => sq.gather_nothing(qp, at).map(|()| true)?,
+        }
+    };
+    if is_sent {
+        done(sq);
     }
-    match path_on_host(qp.node, to) {
-        Path::Local(_) => local::send_datagram(qp, sq, at, ah),
-        Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, ah, &wire),
-        // Nobody is there: a datagram to nowhere is sent all the same.
-        _ => sq.gather_nothing(qp, at).map(|()| true),
-    }
+    Ok(is_sent)
 }
 
 /// The peer's process is not there: look again, then behave as a wire without an answer.

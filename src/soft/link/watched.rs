@@ -124,7 +124,7 @@ fn check(qp: &Qp, sq: &Requester, at: u64) -> Result<(), WcStatus> {
 /// Carries a request of an unreliable QP an extra time. Whatever is wrong with it shows when it is carried out itself.
 fn repeat(qp: &Qp, sq: &mut Requester, at: u64) {
     if qp.kind == QpType::Ud {
-        let _ = destination(qp, sq, at).and_then(|ah| send_datagram(qp, sq, at, &ah));
+        let _ = destination(qp, sq, at).and_then(|ah| send_datagram(qp, sq, at, &ah, |_| ()));
         return;
     }
     if sq.check(qp, at).is_err() {

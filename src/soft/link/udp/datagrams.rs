@@ -23,19 +23,27 @@ pub fn send_to_group(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<()
     if src.is_loopback() || src.is_ipv4() != dst.is_ipv4() {
         return Ok(());
     }
-    send_datagram(qp, sq, at, ah)
+    send_datagram(qp, sq, at, ah, |_| ())
 }
 
-/// Sends UD request `at` to another host. A datagram that cannot go is lost.
+/// Sends UD request `at` to another host. A datagram that cannot go is lost. It is `done` before it leaves: an answer to it may be here
+/// before sendmsg(2) returns, and another thread may take that.
 ///
 /// # Errors
 /// How the request fails.
-pub fn send_datagram(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<(), WcStatus> {
+pub fn send_datagram(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    ah: &Ah,
+    done: impl FnOnce(&mut Requester),
+) -> Result<(), WcStatus> {
     let packet = datagram_packet(qp, sq, at);
     let length = sq.queue.wqe(at).length as usize;
     with_outbox(|out| {
         let bytes = out.push(&packet, length);
         sq.gather(qp, at, 0, RunMut::of(bytes))?;
+        done(sq);
         let chance = sq.faults.as_mut().map(|faults| &mut faults.chance);
         qp.node.udp.send_to(qp.node, &path_of(qp.node, &ah.address), out, chance);
         Ok(())
