@@ -24,19 +24,40 @@ pub enum Way {
     Read,
 }
 
-/// Copies `len` bytes between the `local` pieces and `[remote, remote + len)` of process `pid`.
+/// Bytes at the end of a copy to another process that are copied after all others: who waits for the last byte finds the rest. The
+/// kernel's string copies show their bytes in any order, but one after the other.
+const LAST: usize = 8;
+
+/// Copies `len` bytes between the `local` pieces and `[remote, remote + len)` of process `pid`. To there the last bytes go last.
 ///
 /// # Safety
 /// For [`Way::Read`] the local pieces must be memory that may be written; the kernel checks that it is mapped.
 #[inline(always)]
 pub unsafe fn copy(way: Way, pid: i32, local: &[Iovec], remote: u64, len: usize) -> Copied {
     let remote = Iovec { iov_base: remote as *mut _, iov_len: len };
+    let is_ordered = way == Way::Read || len <= LAST;
     // SAFETY: the kernel checks every address of both sides; writing the local ones is the caller's promise.
-    match unsafe { call(way, pid, local, &remote) } {
+    let result = unsafe {
+        match local {
+            _ if is_ordered => call(way, pid, local, &[remote]),
+            // The cheaper of two ways: pieces of the other side are looked up each on its own.
+            [one] => call(way, pid, &split(*one), &[remote]),
+            _ => call(way, pid, local, &split(remote)),
+        }
+    };
+    match result {
         Ok(n) if n == len => Copied::All,
         Ok(_) | Err(Errno::EFAULT) => Copied::Fault,
         Err(e) => Copied::Refused(e),
     }
+}
+
+/// All but the last bytes, and these.
+#[inline(always)]
+fn split(whole: Iovec) -> [Iovec; 2] {
+    let first = whole.iov_len.saturating_sub(LAST);
+    let at = whole.iov_base.cast::<u8>().wrapping_add(first).cast();
+    [Iovec { iov_len: first, ..whole }, Iovec { iov_base: at, iov_len: whole.iov_len - first }]
 }
 
 /// The system call, in place: after it each return from a function costs some tens of nanoseconds, since the kernel's mitigations
@@ -46,7 +67,7 @@ pub unsafe fn copy(way: Way, pid: i32, local: &[Iovec], remote: u64, len: usize)
 /// As for [`copy`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn call(way: Way, pid: i32, local: &[Iovec], remote: &Iovec) -> Result<usize, Errno> {
+unsafe fn call(way: Way, pid: i32, local: &[Iovec], remote: &[Iovec]) -> Result<usize, Errno> {
     let number = match way {
         Way::Write => libc::SYS_process_vm_writev,
         Way::Read => libc::SYS_process_vm_readv,
@@ -61,8 +82,8 @@ unsafe fn call(way: Way, pid: i32, local: &[Iovec], remote: &Iovec) -> Result<us
             in("rdi") pid as isize,
             in("rsi") local.as_ptr(),
             in("rdx") local.len(),
-            in("r10") std::ptr::from_ref(remote),
-            in("r8") 1usize,
+            in("r10") remote.as_ptr(),
+            in("r8") remote.len(),
             in("r9") 0usize,
             lateout("rcx") _,
             lateout("r11") _,
@@ -76,13 +97,14 @@ unsafe fn call(way: Way, pid: i32, local: &[Iovec], remote: &Iovec) -> Result<us
 /// As for [`copy`].
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
-unsafe fn call(way: Way, pid: i32, local: &[Iovec], remote: &Iovec) -> Result<usize, Errno> {
+unsafe fn call(way: Way, pid: i32, local: &[Iovec], remote: &[Iovec]) -> Result<usize, Errno> {
     let (local, count) = (local.as_ptr(), local.len() as libc::c_ulong);
+    let (remote, ranges) = (remote.as_ptr(), remote.len() as libc::c_ulong);
     // SAFETY: the kernel checks every address of both sides; writing the local ones is the caller's promise.
     let n = unsafe {
         match way {
-            Way::Write => libc::process_vm_writev(pid, local, count, remote, 1, 0),
-            Way::Read => libc::process_vm_readv(pid, local, count, remote, 1, 0),
+            Way::Write => libc::process_vm_writev(pid, local, count, remote, ranges, 0),
+            Way::Read => libc::process_vm_readv(pid, local, count, remote, ranges, 0),
         }
     };
     usize::try_from(n).map_err(|_| Errno::last())
@@ -134,6 +156,15 @@ mod tests {
             assert_eq!(copy(Way::Write, me, &[piece(&mut a), piece(&mut b)], at + 1, 5), Copied::All);
             assert_eq!(target, [0, 1, 1, 1, 2, 2, 0, 0]);
             assert_eq!(copy(Way::Read, me, &[piece(&mut b)], at, 2), Copied::All);
+            let (mut long, mut place) = ([0u8; 30], [0u8; 30]);
+            long.iter_mut().zip(1..).for_each(|(byte, n)| *byte = n);
+            let there = place.as_mut_ptr() as u64;
+            assert_eq!(copy(Way::Write, me, &[piece(&mut long)], there, 30), Copied::All);
+            assert_eq!(place, long);
+            let (front, back) = long.split_at_mut(27);
+            back.copy_from_slice(&[7, 8, 9]);
+            assert_eq!(copy(Way::Write, me, &[piece(front), piece(back)], there, 30), Copied::All);
+            assert_eq!(place, long);
             assert_eq!(b, [0, 1]);
             assert_eq!(copy(Way::Write, me, &[piece(&mut a)], 8, 3), Copied::Fault);
             assert!(matches!(copy(Way::Write, -1, &[piece(&mut a)], at, 3), Copied::Refused(_)));
