@@ -119,6 +119,8 @@ impl Responder {
             1.. if !self.nak_sent => {
                 side.count(Event::OutOfSequence);
                 self.nak_sent = true;
+                // soft-RoCE goes back for one NAK, and for the next one only if an ACK came between: or it waits for its timeout.
+                self.acknowledge_all();
                 self.nak(self.expected, Syndrome::Nak(NakCode::PsnSequence));
             }
             1.. => side.count(Event::OutOfSequence),
@@ -325,7 +327,7 @@ impl Responder {
         self.replies.acknowledge(self.expected.plus(0xff_ffff), self.msn);
     }
 
-    /// There will be no more: acknowledges what nobody has asked for yet. True when an acknowledgement, and nothing else, waits
+    /// Acknowledges what nobody has asked for yet. True when an acknowledgement, and nothing else, waits
     /// to be sent.
     pub fn acknowledge_all(&mut self) -> bool {
         if self.unasked && !self.dead {

@@ -99,6 +99,45 @@ fn lost_packet_costs_one_nak_and_a_resend_from_there() {
     assert_eq!(net.count(0, |_| true), 10 + 8);
 }
 
+/// soft-RoCE goes back for one NAK, and for the next one only if an ACK came between.
+#[test]
+fn sequence_error_has_the_acknowledgement_of_what_came_before_it() {
+    let mut net = Net::new(22, PATIENCE);
+    net.filter = Some(|net, from, p| {
+        let lost = |n| net.count(0, is(p.bth.opcode.operation)) == n;
+        from == 0 && p.bth.opcode.operation == Operation::SendMiddle && [2, 24].into_iter().any(lost)
+    });
+    net.hosts[0].sends.post(WrOpcode::Send, 0, vec![9; 20 * MTU as usize]);
+    assert!(net.run(MS));
+    let answers: Vec<&Packet> = net.sent.iter().filter(|s| s.1 == 1).map(|s| &s.2).collect();
+    let naks: Vec<usize> = (0..answers.len()).filter(|i| nak(NakCode::PsnSequence)(answers[*i])).collect();
+    assert_eq!(naks.len(), 2, "{answers:?}");
+    for at in naks {
+        let [before, refused] = [answers[at - 1], answers[at]];
+        assert_eq!(before.aeth.map(|a| a.syndrome), Some(Syndrome::Ack));
+        assert_eq!(before.bth.psn.plus(1), refused.bth.psn);
+    }
+}
+
+/// It would take an ACK with the number of an atomic or READ for its response.
+#[test]
+fn sequence_error_behind_an_atomic_or_read_comes_alone() {
+    for opcode in [WrOpcode::FetchAdd, WrOpcode::Read] {
+        let mut net = Net::new(23, PATIENCE);
+        net.filter = Some(|net, from, p| {
+            from == 0 && is(Operation::SendFirst)(p) && net.count(0, is(Operation::SendFirst)) == 1
+        });
+        net.hosts[0].sends.post(opcode, 0, vec![0; 8]);
+        net.hosts[0].sends.post(WrOpcode::Send, 0, vec![9; 3 * MTU as usize]);
+        assert!(net.run(MS));
+        assert_eq!(
+            (net.count(1, nak(NakCode::PsnSequence)), net.count(1, is(Operation::Acknowledge))),
+            (1, 2),
+            "{opcode:?}"
+        );
+    }
+}
+
 #[test]
 fn lost_tail_is_repaired_by_a_probe_long_before_the_timeout() {
     let mut net = Net::new(5, PATIENCE);
