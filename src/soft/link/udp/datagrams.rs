@@ -1,7 +1,8 @@
 //! Datagrams of UD queue pairs to other hosts and from them, those of groups among them.
 use super::Received;
 use super::flow::path_of;
-use super::port::{count_lost, parse, with_outbox};
+use super::port::take::{count_lost, parse};
+use super::port::with_outbox;
 use crate::soft::ah::Ah;
 use crate::soft::lid::Lids;
 use crate::soft::mem::run::{Run, RunMut};
