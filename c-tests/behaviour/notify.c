@@ -1,6 +1,7 @@
 /* Arming a CQ: one event for the next completion, none for those that are there, none lost. */
 #include "behaviour.h"
 #include <sys/epoll.h>
+#include <sys/resource.h>
 
 struct ear {
     struct side s;
@@ -416,6 +417,59 @@ TEST_BETWEEN(who_polls_the_descriptor_before_each_event_never_blocks)
 {
     polls_first = 1;
     between_processes(bounce, between_hosts() ? 5000 : 20000);
+}
+
+/* Waits for an event that never comes. */
+static void *wait_in_vain(void *arg)
+{
+    struct ear *e = arg;
+    struct ibv_cq *cq;
+    void *context;
+
+    ZERO(ibv_req_notify_cq(e->s.cq, 0));
+    ibv_get_cq_event(e->channel, &cq, &context);
+    return NULL;
+}
+
+static long sleeps_so_far(void)
+{
+    struct rusage used;
+
+    ZERO(getrusage(RUSAGE_SELF, &used));
+    return used.ru_nvcsw;
+}
+
+/* A talk beside many threads that wait for other channels: who is woken has slept, and few have. */
+static void talk_beside_sleepers(struct ear *e, int first)
+{
+    enum { SLEEPERS = 32, MOST_A_ROUND = 8 };
+    struct ear *sleepers = NEED(calloc(SLEEPERS, sizeof(*sleepers)));
+    pthread_t threads[SLEEPERS];
+    char byte = 0;
+    long before;
+
+    for (int i = 0; i < SLEEPERS; i++) {
+        make_ear(&sleepers[i], e->s.context, NULL);
+        ZERO(pthread_create(&threads[i], NULL, wait_in_vain, &sleepers[i]));
+    }
+    /* Both ends are ready, and have spoken, before it is counted. */
+    EXPECT_EQ(write(between_fd, &byte, 1), 1);
+    EXPECT_EQ(read(between_fd, &byte, 1), 1);
+    bounce(e, first);
+    before = sleeps_so_far();
+    bounce(e, first);
+    EXPECT(sleeps_so_far() - before <= (long)MOST_A_ROUND * round_count, "%ld sleeps in %d rounds",
+           sleeps_so_far() - before, round_count);
+    for (int i = 0; i < SLEEPERS; i++) {
+        ZERO(pthread_cancel(threads[i]));
+        ZERO(pthread_join(threads[i], NULL));
+    }
+    free(sleepers);
+}
+
+TEST_BETWEEN(a_message_wakes_whom_it_concerns_however_many_wait)
+{
+    between_processes(talk_beside_sleepers, 1600);
 }
 
 /* One end asks for solicited events alone, and the other sends what is not: the descriptor stays as it is. */

@@ -71,7 +71,7 @@ impl CompChannel {
     }
 
     /// The oldest event. None: the thread waits until the fd or `engine::doorbells` is readable and looks again, so that it drives the
-    /// engine itself and a message wakes one thread; EAGAIN if the application set O_NONBLOCK. `taken` is called with it before anybody can destroy the CQ. EIO in a forked child, EINTR as read(2).
+    /// engine itself where it is the only one that waits, and a message wakes one thread; EAGAIN if the application set O_NONBLOCK. `taken` is called with it before anybody can destroy the CQ. EIO in a forked child, EINTR as read(2).
     ///
     /// Who would wait finds an event also for completions that an armed CQ held before: what here completes at once takes
     /// its time on a wire, and programs that poll a few, ask and wait (perftest) would wait for ever. Devices that compare

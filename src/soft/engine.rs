@@ -2,8 +2,9 @@
 //!
 //! Peers ring the doorbell for each message only while the process is `asleep`: unless some thread keeps polling and no
 //! CQ waits for an event, or has done so long ago that the polling is what the process lives on (UCX polls one CQ beside an
-//! armed one); the event then comes from that thread. A thread blocked in `ibv_get_cq_event` waits on the same descriptors as the progress thread
-//! and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two.
+//! armed one); the event then comes from that thread. A thread blocked in `ibv_get_cq_event`, if it is the only one, waits on the same descriptors as
+//! the progress thread and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two. Where several are
+//! blocked, the progress thread drives, and wakes whom a message concerns: were they all to wait on those descriptors, each message would wake them all.
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -32,6 +33,8 @@ const SWEEPS: u32 = 16;
 const PERSISTENT: u64 = 32;
 /// How often the progress thread looks whether somebody still polls or waits.
 const TICK: Duration = Duration::from_millis(10);
+/// A driver less, and one more that has gone: who sleeps for the value sees a change, also when another one has come.
+const DRIVER_GONE: u32 = (1 << 16) - 1;
 /// How long a process that ends waits until a thread begins to tell others, and until it has done so.
 const LAST_WAITS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(300)];
 
@@ -51,11 +54,15 @@ pub const FIRST_WIRE_TOKEN: u64 = 16;
 pub struct Engine {
     epoll: Epoll,
     kick: crate::sys::eventfd::EventFd,
-    /// Threads that wait in `ibv_get_cq_event`.
+    /// Threads that wait in `ibv_get_cq_event`,
     waiters: AtomicU32,
+    /// and those of them that drive, one or for a moment two; in the upper half, how many have gone.
+    drivers: AtomicU32,
+    /// The progress thread runs.
+    has_thread: AtomicBool,
     /// CQs that wait for an event.
     armed: AtomicI64,
-    /// The progress thread sleeps until `waiters` changes.
+    /// The progress thread sleeps until `drivers` changes.
     is_aside: AtomicBool,
     /// Counts signs of life of polling threads.
     polls: AtomicU64,
@@ -77,8 +84,8 @@ const AT_IT: u32 = 2;
 const LEFT: u32 = 3;
 
 thread_local! {
-    /// It waits for the descriptors of the process.
-    static WAITING: Waiting = const { Waiting(Cell::new(false)) };
+    /// What this thread does.
+    static WAITING: Waiting = const { Waiting(Cell::new(Role::Awake)) };
 }
 
 impl Engine {
@@ -91,6 +98,8 @@ impl Engine {
             epoll,
             kick,
             waiters: AtomicU32::new(0),
+            drivers: AtomicU32::new(0),
+            has_thread: AtomicBool::new(false),
             armed: AtomicI64::new(0),
             is_aside: AtomicBool::new(false),
             polls: AtomicU64::new(0),
@@ -136,6 +145,11 @@ impl Engine {
         armed || self.waiters.load(Ordering::SeqCst) > 0
     }
 
+    /// Some waiting thread drives.
+    fn is_driven(&self) -> bool {
+        self.drivers.load(Ordering::SeqCst) as u16 > 0
+    }
+
     /// Polling has gone on for long since the last of `arms` armings.
     fn has_outlived(&self, arms: u64) -> bool {
         let polls = self.polls.load(Ordering::Relaxed);
@@ -161,7 +175,9 @@ pub fn start(node: &'static Node) {
 }
 
 fn run(node: &'static Node) {
+    node.engine.has_thread.store(true, Ordering::SeqCst);
     let Err(e) = drive(node);
+    node.engine.has_thread.store(false, Ordering::SeqCst);
     node.engine.leaving.store(LEFT, Ordering::SeqCst);
     futex::wake(&node.engine.leaving);
     crate::sys::log::explain(format_args!(
@@ -184,7 +200,7 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
             // Nothing is begun any more that the end would break off.
             std::thread::park();
         }
-        if engine.waiters.load(Ordering::SeqCst) > 0 {
+        if engine.is_driven() {
             // What a thread left to its next look, which may never come.
             if busy(node) {
                 handle_events(node, 0)?;
@@ -230,7 +246,7 @@ pub fn leave() {
     }
     engine.kick.signal();
     if engine.is_aside.load(Ordering::SeqCst) {
-        futex::wake(&engine.waiters);
+        futex::wake(&engine.drivers);
     }
     for (stage, limit) in [ASKED, AT_IT].into_iter().zip(LAST_WAITS) {
         let end = clock::now_ns().saturating_add(limit.as_nanos() as u64);
@@ -244,18 +260,25 @@ pub fn leave() {
     }
 }
 
-/// Waiting threads drive. When none is left for a tick, the progress thread takes over again.
+/// A waiting thread drives. When it goes and others wait, or none does for a tick, the progress thread takes over again.
 fn stand_aside(engine: &Engine) {
-    engine.is_aside.store(true, Ordering::SeqCst);
-    loop {
-        let waiters = engine.waiters.load(Ordering::SeqCst);
-        if waiters == 0 || engine.leaving.load(Ordering::SeqCst) == ASKED {
+    while engine.leaving.load(Ordering::SeqCst) != ASKED {
+        engine.is_aside.store(true, Ordering::SeqCst);
+        let drivers = engine.drivers.load(Ordering::SeqCst);
+        if drivers as u16 > 0 {
+            futex::wait(&engine.drivers, drivers);
+            continue;
+        }
+        engine.is_aside.store(false, Ordering::SeqCst);
+        // A driver that goes from now on says so only if others wait.
+        if engine.waiters.load(Ordering::SeqCst) == 0 {
+            futex::wait_for(&engine.drivers, drivers, TICK);
+        }
+        if engine.drivers.load(Ordering::SeqCst) == drivers {
             break;
         }
-        futex::wait(&engine.waiters, waiters);
     }
     engine.is_aside.store(false, Ordering::SeqCst);
-    std::thread::sleep(TICK);
 }
 
 /// Handles what the epoll set has, waiting at most `timeout_ms` (-1: for ever). Errors as [`Epoll::wait`].
@@ -322,18 +345,19 @@ pub fn progress_from_poll(taker: &mut Taker<'_>) -> bool {
         let (polls, empties) = mine.counts.get();
         let (polls, empties) = (polls.wrapping_add(1), if did { 0 } else { empties.wrapping_add(1) });
         mine.counts.set((polls, empties));
-        let is_sign = polls.is_multiple_of(LIFE_EVERY)
-            || polls.is_multiple_of(LIFE_AT_FIRST) && node.wires.own().is_asleep()
-            || did && node.udp.was_long();
-        if is_sign { live(node, empties) | did } else { did }
+        let is_sign = polls.is_multiple_of(LIFE_EVERY) || did && node.udp.was_long();
+        let is_early = polls.is_multiple_of(LIFE_AT_FIRST) && node.wires.own().is_asleep();
+        if is_sign || is_early { live(node, is_sign, empties) | did } else { did }
     })
 }
 
-/// This thread polls persistently: deadlines are its to watch, and peers need not ring.
+/// This thread polls persistently: deadlines are its to watch, and peers need not ring. `is_sign`: that counts, in how long it has done so.
 #[cold]
-fn live(node: &'static Node, empties: u32) -> bool {
+fn live(node: &'static Node, is_sign: bool, empties: u32) -> bool {
     let engine = &node.engine;
-    engine.polls.fetch_add(1, Ordering::Relaxed);
+    if is_sign {
+        engine.polls.fetch_add(1, Ordering::Relaxed);
+    }
     let own = node.wires.own();
     let arms = engine.arms.load(Ordering::SeqCst);
     if own.is_asleep() && !engine.is_expecting(arms) {
@@ -365,9 +389,10 @@ fn fall_asleep(node: &Node) {
     node.engine.heed_packets(node, true);
 }
 
-/// What is readable while messages of the process wait to be handled; -1: there is nothing of the kind.
+/// What is readable while messages of the process wait to be handled by this thread, which is about to wait; -1: another one handles them.
 pub fn doorbells() -> RawFd {
-    node::existing().map_or(-1, |node| node.engine.epoll.as_raw_fd())
+    let drives = WAITING.with(|waiting| waiting.0.get() == Role::Driver);
+    node::existing().filter(|_| drives).map_or(-1, |node| node.engine.epoll.as_raw_fd())
 }
 
 /// Counts CQs that wait for an event; until polling has outlived the arming, peers ring the doorbell for each message.
@@ -398,8 +423,8 @@ pub fn expect_doorbells() {
     }
 }
 
-/// This thread is about to wait for the descriptors of the process: until `end_wait` messages wake it instead of the
-/// progress thread. False when it need not wait: there was something, or `ready` says so.
+/// This thread is about to wait: until `end_wait` it is woken by what concerns it, and if nobody else waits, also by all that comes
+/// ([`doorbells`]), instead of the progress thread. False when it need not wait: there was something, or `ready` says so.
 pub fn begin_wait(ready: impl Fn() -> bool) -> Result<bool, Errno> {
     let Some(node) = node::existing() else { return Err(Errno::EIO) };
     WAITING.with(|waiting| waiting.begin(node));
@@ -415,27 +440,55 @@ pub fn begin_wait(ready: impl Fn() -> bool) -> Result<bool, Errno> {
 /// The wait is over: what woke it is handled.
 pub fn end_wait() {
     let Some(node) = node::existing() else { return };
-    let _ = handle_events(node, 0);
-    WAITING.with(|waiting| waiting.end(node));
+    WAITING.with(|waiting| {
+        if waiting.0.get() == Role::Driver {
+            let _ = handle_events(node, 0);
+        }
+        waiting.end(node);
+    });
 }
 
-/// Whether a thread waits; a thread that is cancelled meanwhile stops being counted when it ends.
-struct Waiting(Cell<bool>);
+/// What a thread does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Awake,
+    /// It waits for all that comes to the process,
+    Driver,
+    /// or until another thread has something for it.
+    Guest,
+}
+
+/// The role of a thread; one that is cancelled while it waits gives it back when it ends.
+struct Waiting(Cell<Role>);
 
 impl Waiting {
     fn begin(&self, node: &Node) {
-        if !self.0.replace(true) {
-            node.engine.waiters.fetch_add(1, Ordering::SeqCst);
+        let engine = &node.engine;
+        if self.0.get() != Role::Awake {
+            return;
+        }
+        let is_alone = engine.waiters.fetch_add(1, Ordering::SeqCst) == 0;
+        if is_alone || !engine.has_thread.load(Ordering::SeqCst) {
+            engine.drivers.fetch_add(1, Ordering::SeqCst);
+            self.0.set(Role::Driver);
+        } else {
+            self.0.set(Role::Guest);
         }
     }
 
     fn end(&self, node: &Node) {
         let engine = &node.engine;
-        if self.0.replace(false)
-            && engine.waiters.fetch_sub(1, Ordering::SeqCst) == 1
-            && engine.is_aside.load(Ordering::SeqCst)
-        {
-            futex::wake(&engine.waiters);
+        let role = self.0.replace(Role::Awake);
+        if role == Role::Awake {
+            return;
+        }
+        let others = engine.waiters.fetch_sub(1, Ordering::SeqCst) - 1;
+        if role == Role::Driver {
+            let left =
+                engine.drivers.fetch_add(DRIVER_GONE, Ordering::SeqCst).wrapping_add(DRIVER_GONE) as u16;
+            if left == 0 && (others > 0 || engine.is_aside.load(Ordering::SeqCst)) {
+                futex::wake(&engine.drivers);
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ pub enum Way {
     Read,
 }
 
-/// Bytes at the end of a copy to another process that are copied after all others: who waits for the last byte finds the rest. The
+/// Bytes at the end of a copy to another process that are copied after all others: who waits for the last word finds the rest. The
 /// kernel's string copies show their bytes in any order, but one after the other.
 const LAST: usize = 8;
 
@@ -139,6 +139,15 @@ mod tests {
 
     fn piece(bytes: &mut [u8]) -> Iovec {
         Iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
+    }
+
+    #[test]
+    fn last_word_is_a_piece_of_its_own() {
+        let mut bytes = [0u8; 30];
+        let whole = piece(&mut bytes);
+        let [first, last] = split(whole);
+        assert_eq!((first.iov_base, first.iov_len, last.iov_len), (whole.iov_base, 22, LAST));
+        assert_eq!(last.iov_base as usize, whole.iov_base as usize + 22);
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn send_datagram(
     } else {
         match path_on_host(qp.node, to) {
             Path::Local(_) => local::send_datagram(qp, sq, at, ah)?,
-            Path::Shm(wire, _) => wires::send_datagram(qp, sq, at, ah, &wire)?,
+            Path::Shm(wire, _) => return wires::send_datagram(qp, sq, at, ah, &wire, done),
             // Nobody is there: a datagram to nowhere is sent all the same.
             _ => sq.gather_nothing(qp, at).map(|()| true)?,
         }

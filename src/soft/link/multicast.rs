@@ -43,7 +43,7 @@ pub fn send(qp: &Qp, sq: &mut Requester, at: u64, ah: &Ah) -> Result<bool, WcSta
     let now = clock::now_ns();
     let is_late = now.saturating_sub(fanout.since) >= PATIENCE_NS;
     let mut failed = None;
-    fanout.lacking.retain(|wire| match wires::send_datagram(qp, sq, at, ah, wire) {
+    fanout.lacking.retain(|wire| match wires::send_datagram(qp, sq, at, ah, wire, |_| ()) {
         Ok(true) => {
             wire.takes_nothing.store(false, Ordering::Relaxed);
             false

@@ -36,10 +36,14 @@ impl Provider for Soft {
 
     unsafe fn alloc_context(&self, dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
         // SAFETY: the caller's promises are this function's.
-        unsafe { open(dev, token) }.inspect_err(|e| {
-            if *e != Errno::ENODEV {
+        unsafe { open(dev, token) }.inspect_err(|e| match *e {
+            Errno::ENODEV => {}
+            Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => {
                 explain(format_args!("ibv_open_device: {e:?}: no descriptors or memory are left for urxe"));
             }
+            e => explain(format_args!(
+                "ibv_open_device: {e:?}: the kernel refuses urxe a memory file, eventfd or epoll set"
+            )),
         })
     }
 }

@@ -39,7 +39,7 @@ const OVERHEAD: u32 = 8 + 12 + 16 + 4 + 4;
 /// The most that a socket buffer is asked to hold; the kernel grants what it may.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// What a packet takes of it beside its bytes, at most.
+/// What a packet takes of it beside its bytes; where it is not joined with others, up to its bytes once more.
 const PACKET_OVERHEAD: usize = 1024;
 
 /// The port of the discard service, RFC 863.

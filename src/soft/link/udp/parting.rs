@@ -1,6 +1,7 @@
 //! Leaving. What a program has taken was taken, and its peer must hear so, though the QP or the process is gone a moment later:
 //! also where another thread has taken it and is about to answer, and where nobody has asked for an answer yet. What has
 //! arrived meanwhile is taken too, as by a NIC, which would have taken it at once.
+use super::flow::Flow;
 use super::port::{Door, Port};
 use super::work::Intake;
 use crate::soft::cq::Taker;
@@ -27,20 +28,26 @@ impl Port {
         let Some(flow) = self.flow(qp) else { return };
         // A thread that receives answers before it ends.
         drop(self.batch.lock());
+        self.part(qp, &flow);
+    }
+
+    fn part(&self, qp: &Qp, flow: &Flow) {
         self.owed.settle_for_good();
         flow.part(qp);
     }
 
-    /// The QP is reset or destroyed. Called with no lock held.
+    /// The QP is reset or destroyed: nothing comes to it any more, and what it has taken is acknowledged. Called with no lock held.
     pub fn disconnect(&self, qp: &Qp) {
-        self.acknowledge_last(qp);
-        if self.door.get().is_some() {
-            let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
-            flows.remove(&qp.num.0);
-            self.connections.store(flows.len() as u32, Ordering::Relaxed);
-            drop(flows);
-            self.batch.lock().touched.forget(qp);
-        }
+        let Some(flow) = self.flow(qp) else { return };
+        // A thread that receives answers before it ends, and forgets.
+        let mut batch = self.batch.lock();
+        let mut flows = self.flows.write().unwrap_or_else(|e| e.into_inner());
+        flows.remove(&qp.num.0);
+        self.connections.store(flows.len() as u32, Ordering::Relaxed);
+        drop(flows);
+        batch.touched.forget(qp);
+        drop(batch);
+        self.part(qp, &flow);
     }
 
     /// The process ends: it answers, and passes on, what has come, and leaves the port to the others. Called with no lock held.

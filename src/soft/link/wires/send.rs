@@ -341,24 +341,37 @@ fn count_direct(qp: &Qp, sq: &Requester, at: u64) {
     }
 }
 
-/// Sends a datagram over `wire`; false when the ring is full: `qp` goes on when it has room.
-pub fn send_datagram(qp: &Qp, sq: &Requester, at: u64, ah: &Ah, wire: &Arc<Wire>) -> Result<bool, WcStatus> {
+/// Sends a datagram over `wire`; false when the ring is full: `qp` goes on when it has room. It is `done` before the peer can see it: another
+/// thread may take the answer before this one goes on.
+pub fn send_datagram(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    ah: &Ah,
+    wire: &Arc<Wire>,
+    done: impl FnOnce(&mut Requester),
+) -> Result<bool, WcStatus> {
     let wqe = sq.queue.wqe(at);
     let mut header = header(qp, wqe, wqe.remote_qpn, Psn::new(0));
     header.flags |= FIRST | LAST | DATAGRAM;
     header.spare = ah.address.sl as u16 | if ah.address.lid_only { NO_GRH } else { 0 };
     header.ext = Ext::Rdma { addr: 0, rkey: sq.qkey_of(at), aux: 0 };
-    let n = GRH_BYTES + wqe.length as usize;
+    let length = wqe.length;
+    let n = GRH_BYTES + length as usize;
+    let mut done = Some(done);
     let put = || {
         let mut tx = wire.peer.tx.lock();
         let Some(slot) = tx.try_reserve(&header.ext, n) else { return Ok(false) };
-        let grh = ah.address.grh(wqe.length);
+        let grh = ah.address.grh(length);
         // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
         let room = unsafe {
             std::ptr::copy_nonoverlapping(grh.as_ptr(), slot.payload(), GRH_BYTES);
-            RunMut::new(slot.payload().add(GRH_BYTES), wqe.length as usize)
+            RunMut::new(slot.payload().add(GRH_BYTES), length as usize)
         };
         sq.gather(qp, at, 0, room)?;
+        if let Some(done) = done.take() {
+            done(sq);
+        }
         slot.commit(&header, n);
         Ok(true)
     };
