@@ -194,7 +194,7 @@ fn busy(node: &'static Node) -> bool {
 /// Drives the node until the epoll set fails.
 fn drive(node: &'static Node) -> Result<Infallible, Errno> {
     let engine = &node.engine;
-    let mut polls = 0;
+    let mut vigil = Vigil::default();
     loop {
         while engine.leaving.load(Ordering::SeqCst) == LEFT {
             // Nothing is begun any more that the end would break off.
@@ -210,16 +210,32 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
             continue;
         }
         if node.wires.own().is_asleep() {
+            vigil = Vigil::default();
             let timeout_ms = if busy(node) { 0 } else { -1 };
             handle_events(node, timeout_ms)?;
             continue;
         }
-        handle_events(node, TICK.as_millis() as i32)?;
-        let now = engine.polls.load(Ordering::Relaxed);
-        if now == polls {
+        if vigil.is_over(engine.polls.load(Ordering::Relaxed), clock::now_ns()) {
             fall_asleep(node);
+            continue;
         }
-        polls = now;
+        // It may end early, by a deadline.
+        handle_events(node, TICK.as_millis() as i32)?;
+    }
+}
+
+/// Watches whether threads go on polling: the signs of life at the last look that found new ones, and when that was.
+#[derive(Default)]
+struct Vigil(Option<(u64, u64)>);
+
+impl Vigil {
+    /// So many signs have been given until `now`, nanoseconds: none for a whole tick, however often it was looked.
+    fn is_over(&mut self, signs: u64, now: u64) -> bool {
+        let (seen, at) = *self.0.get_or_insert((signs, now));
+        if seen != signs {
+            self.0 = Some((signs, now));
+        }
+        seen == signs && now.saturating_sub(at) >= TICK.as_nanos() as u64
     }
 }
 
@@ -510,6 +526,16 @@ pub fn is_nonblocking(fd: RawFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn polling_is_over_after_a_tick_of_silence_however_often_a_deadline_has_come_meanwhile() {
+        let tick = TICK.as_nanos() as u64;
+        let mut vigil = Vigil::default();
+        let looks = [(5, 0), (5, 1), (5, 2), (5, tick - 1), (6, tick + 1), (6, tick + 2), (6, 2 * tick)];
+        assert!(looks.iter().all(|(signs, now)| !vigil.is_over(*signs, *now)));
+        assert!(vigil.is_over(6, 2 * tick + 1));
+        assert!(!vigil.is_over(7, 9 * tick));
+    }
 
     #[test]
     fn polling_that_goes_on_outlives_an_arming_until_the_next_one() {
