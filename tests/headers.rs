@@ -116,7 +116,9 @@ fn everything_release_65_declares_is_declared_here() {
 
 /// Functions with their types, macros with their values, types and enumerators by name. Layout is `layout.rs`'s matter.
 fn assert_no_less(theirs: &Path, but: &[&str]) {
-    let text = including(&EVERYWHERE);
+    // `ib.h` comes with librdmacm-dev.
+    let there = EVERYWHERE.into_iter().filter(|header| theirs.join("infiniband").join(header).exists());
+    let text = including(&there.collect::<Vec<_>>());
     let mut missing = Vec::new();
 
     let ours = declarations::functions(&our_include(), &text);
