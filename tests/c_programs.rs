@@ -23,7 +23,7 @@ macro_rules! programs {
 }
 
 programs! {
-    access_errors atomics big cq_ex device_memory events forks import inline_sge lid lifecycle limits limits_sizes mistakes moderation multicast open_qp open_qp_processes overrun
+    access_errors atomics big cq_ex device_memory events first_contact forks import inline_sge lid lifecycle limits limits_sizes mistakes moderation multicast open_qp open_qp_processes overrun
     parent_domain posting queue_events qp_states query rc_loopback regions shortage srq threads ud_grh windows xrc xrc_processes
 }
 

@@ -157,8 +157,9 @@ impl Wires {
 
     /// The wire to the process that holds `slot`; none if nobody does.
     pub fn to_slot(&self, node: &Node, slot: u16) -> Option<Arc<Wire>> {
-        if let Some(wire) = self.by_slot.read().unwrap_or_else(|e| e.into_inner()).get(&slot) {
-            return Some(wire.clone());
+        let known = self.by_slot.read().unwrap_or_else(|e| e.into_inner()).get(&slot).cloned();
+        if let Some(wire) = known {
+            return Some(if wire.has_better() { self.better_to_slot(slot, wire) } else { wire });
         }
         let wire = match self.list().iter().find(|w| w.peer.owns_slot(slot)) {
             Some(wire) => wire.clone(),

@@ -22,10 +22,23 @@ impl Wires {
             (false, _) if !ours => (wire, other),
             _ => (other, wire),
         };
-        if worse.better.set(better.clone()).is_ok() {
-            let mut by_slot = self.by_slot.write().unwrap_or_else(|e| e.into_inner());
-            by_slot.values_mut().filter(|w| Arc::ptr_eq(w, worse)).for_each(|w| *w = better.clone());
+        // Where it is set, it stays.
+        let _ = worse.better.set(better.clone());
+    }
+
+    /// The wire to go by to `slot`, for which `wire` has served: the better one of twins as soon as nothing lies in the ring of
+    /// the other, since what is sent to a QP must not overtake what was sent to it before.
+    #[cold]
+    pub(super) fn better_to_slot(&self, slot: u16, wire: Arc<Wire>) -> Arc<Wire> {
+        let Some(better) = wire.better.get().filter(|better| !better.is_closed()) else { return wire };
+        if wire.peer.tx.lock().has_unconsumed() {
+            return wire;
         }
+        let mut by_slot = self.by_slot.write().unwrap_or_else(|e| e.into_inner());
+        if let Some(serves) = by_slot.get_mut(&slot).filter(|serves| Arc::ptr_eq(serves, &wire)) {
+            *serves = better.clone();
+        }
+        better.clone()
     }
 }
 
