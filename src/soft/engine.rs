@@ -207,6 +207,7 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
                 continue;
             }
             stand_aside(engine);
+            vigil = Vigil::default();
             continue;
         }
         if node.wires.own().is_asleep() {
