@@ -222,6 +222,7 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
         }
         // It may end early, by a deadline.
         handle_events(node, TICK.as_millis() as i32)?;
+        node.timers.serve_late(node);
     }
 }
 

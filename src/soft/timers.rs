@@ -14,11 +14,11 @@ use crate::sys::clock;
 use crate::sys::lock::Lock;
 use crate::sys::timerfd::TimerFd;
 
-/// How long the descriptor leaves a deadline to a thread that polls, nanoseconds: to set it and to be woken by it costs as much as
-/// several messages.
-const LEEWAY: u64 = 4_000_000;
-/// But not one that is so near.
-const NEAR: u64 = 900_000;
+/// A deadline that is no nearer, nanoseconds, is left to threads that poll, and to the progress thread when it looks whether they still do
+/// (`serve_late`): to set the descriptor and to be woken by it costs as much as several messages.
+const NEAR: u64 = 600_000;
+/// How late the progress thread serves what threads that poll have not.
+const LATE: u64 = 1_000_000;
 
 /// The timers of a process. The earliest also arms a timerfd, for when nobody polls.
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ impl Timers {
         self.rearm(&mut heap);
     }
 
-    /// Says whether some thread polls: the descriptor may then come a little later.
+    /// Says whether some thread polls: the descriptor then comes only at deadlines that are near when they are set.
     #[inline]
     pub fn set_polled(&self, is_polled: bool) {
         if self.is_polled.load(Ordering::Relaxed) != is_polled {
@@ -123,6 +123,14 @@ impl Timers {
         let mut heap = self.heap.lock();
         self.is_polled.store(is_polled, Ordering::Relaxed);
         self.set(&mut heap);
+    }
+
+    /// While some thread polls: serves what has been left to it for long. Called with no lock held.
+    pub fn serve_late(&self, node: &'static Node) {
+        let now = clock::now_ns();
+        if self.earliest() < now.saturating_sub(LATE) {
+            self.fire(node, now);
+        }
     }
 
     /// The descriptor is readable: serves the deadlines up to now, and sets it anew. Called with no lock held.
@@ -195,7 +203,7 @@ impl Timers {
         }
     }
 
-    /// Sets the descriptor for the earliest deadline. While some thread polls, one that is set to come before that stays.
+    /// Sets the descriptor for the earliest deadline. While some thread polls, what it is set to stays, unless that is too late for a near one.
     fn set(&self, heap: &mut Heap) {
         let (Some(fd), earliest) = (self.fd.get(), self.earliest()) else { return };
         if earliest == u64::MAX {
@@ -205,17 +213,15 @@ impl Timers {
             }
             return;
         }
-        let mut at = earliest;
         if self.is_polled.load(Ordering::Relaxed) {
-            let is_near = at.saturating_sub(clock::now_ns()) < NEAR;
-            at = if is_near { at } else { at.saturating_add(LEEWAY) };
-            if heap.set_to != 0 && heap.set_to <= at {
+            let is_near = earliest.saturating_sub(clock::now_ns()) < NEAR;
+            if !is_near || heap.set_to != 0 && heap.set_to <= earliest {
                 return;
             }
         }
-        if heap.set_to != at {
-            heap.set_to = at;
-            fd.arm(at);
+        if heap.set_to != earliest {
+            heap.set_to = earliest;
+            fd.arm(earliest);
         }
     }
 }
@@ -251,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptor_comes_at_the_deadline_or_a_little_later_where_a_thread_polls() {
+    fn the_descriptor_comes_at_the_deadline_unless_that_can_be_left_to_a_thread_that_polls() {
         let timers = Timers::new();
         assert!(timers.fd().is_some());
         let set_to = || timers.heap.lock().set_to;
@@ -262,9 +268,8 @@ mod tests {
         timers.set_polled(true);
         assert_eq!(set_to(), second(20), "what comes before is good enough");
         timers.push(second(10), Target::Packets);
-        assert_eq!(set_to(), second(10) + LEEWAY);
+        assert_eq!(set_to(), second(20), "it can wait for the thread that polls");
         assert!(timers.due(second(10)).is_some() && timers.due(second(10)).is_none());
-        assert_eq!(set_to(), second(10) + LEEWAY);
         timers.push(now + NEAR / 2, Target::Packets);
         assert_eq!(set_to(), now + NEAR / 2, "it is too near to be left to others");
         assert!(timers.due(second(5)).is_some());

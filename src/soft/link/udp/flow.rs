@@ -1,4 +1,5 @@
 //! A connected QP whose peer is on another host: its packets, answers and timers.
+mod hurry;
 mod short;
 
 use super::pace::{Destination, Pace};
@@ -20,9 +21,10 @@ use crate::soft::transport::{Burst, Outbox, Settings};
 use crate::soft::types::{QpState, QpType};
 use crate::soft::wire::{IpUdp, Packet, Transport, UDP_PORT, aeth, bth, cnp, icrc};
 use crate::sys::{clock, lock::Lock};
+use hurry::Hurry;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What goes to the kernel at once: what it takes as one datagram, and twice as much is what the allocator does not take a mapping of its own
 /// for, which might lie where the application has unmapped registered memory.
@@ -33,10 +35,6 @@ const ACKNOWLEDGEMENT: usize = bth::LEN + aeth::LEN + icrc::LEN;
 const ANSWERS: usize = 1024;
 /// The least time between two CNPs of a flow, nanoseconds.
 const NOTIFY_EVERY: u64 = 50_000;
-/// An acknowledgement that waited longer than this was late, nanoseconds;
-const LATE: u64 = 200_000;
-/// so many then do not wait.
-const IN_HURRY: u32 = 256;
 /// What is sent so soon after a message of the peer is an answer or the next question, nanoseconds.
 const TALK: u64 = 100_000;
 /// How long answers and requests wait when the socket is full, nanoseconds.
@@ -66,8 +64,8 @@ pub struct Flow {
     notified: AtomicU64,
     /// When an acknowledgement began to wait; 0: none waits.
     owes_since: AtomicU64,
-    /// Acknowledgements that do not wait.
-    hurry: AtomicU32,
+    /// Whether the next ones wait.
+    hurry: Hurry,
     /// When a message last came.
     spoken_to: AtomicU64,
 }
@@ -155,7 +153,7 @@ impl Flow {
             is_active: AtomicBool::new(false),
             notified: AtomicU64::new(0),
             owes_since: AtomicU64::new(0),
-            hurry: AtomicU32::new(0),
+            hurry: Hurry::default(),
             spoken_to: AtomicU64::new(0),
         }
     }
@@ -180,7 +178,9 @@ impl Flow {
         let sending = sending.get_or_insert_with(|| self.connection.sending(sq));
         if let Sending::Reliable(r, known) = sending {
             r.set_patience(patience(sq));
-            r.set_in_talk(now.saturating_sub(self.spoken_to.load(Ordering::Relaxed)) < TALK);
+            let since = now.saturating_sub(self.spoken_to.load(Ordering::Relaxed));
+            r.set_in_talk(since < TALK);
+            self.hurry.answered(since);
             let history = r.history();
             if history != *known {
                 self.destination.tell(now, history.0 - known.0, history.1 > known.1);
@@ -320,9 +320,7 @@ impl Flow {
         if !self.owes.load(Ordering::Relaxed) {
             return false;
         }
-        let hurry = self.hurry.load(Ordering::Relaxed);
-        if hurry > 0 {
-            self.hurry.store(hurry - 1, Ordering::Relaxed);
+        if self.hurry.passes() {
             return false;
         }
         self.owes_since.store(now, Ordering::Relaxed);
@@ -376,8 +374,8 @@ impl Flow {
 
     fn paid(&self, now: u64) {
         let since = self.owes_since.swap(0, Ordering::Relaxed);
-        if since != 0 && now.saturating_sub(since) > LATE {
-            self.hurry.store(IN_HURRY, Ordering::Relaxed);
+        if since != 0 {
+            self.hurry.waited(now.saturating_sub(since));
         }
     }
 
