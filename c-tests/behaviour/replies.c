@@ -11,8 +11,9 @@ struct talker {
 
 static void make_talker(struct talker *t, int sleeps)
 {
-    struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = 1, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
-                                    .qp_type = IBV_QPT_RC};
+    struct ibv_qp_init_attr attr = {
+        .cap = {.max_send_wr = 1, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 8},
+        .qp_type = IBV_QPT_RC};
 
     make_side(&t->s, open_device(), IBV_QPT_RC, 4096);
     ZERO(ibv_destroy_qp(t->s.qp));
@@ -178,4 +179,51 @@ TEST_BETWEEN(what_was_answered_by_a_write_is_complete_where_who_answers_sleeps)
 TEST_BETWEEN(what_was_answered_by_a_write_is_complete_where_who_answers_polls)
 {
     by_write(0);
+}
+
+/* Writes the next number to the other's memory when it sees the one before in its own, and polls for the completion. */
+static void watch(struct talker *t, const struct address *to, int first)
+{
+    for (uint64_t i = 1; i <= (uint64_t)rounds; i++) {
+        uint64_t number = 2 * i + (uint64_t)!first;
+        struct ibv_sge sge = {(uintptr_t)&number, 8, 0};
+        struct ibv_send_wr *bad, wr = send_wr(i, &sge, IBV_WR_RDMA_WRITE);
+
+        if (i > 1 || !first)
+            while (*reply_of(t) != number - 1)
+                ;
+        wr.send_flags |= IBV_SEND_INLINE;
+        wr.wr.rdma.remote_addr = to->addr + REPLY;
+        wr.wr.rdma.rkey = to->rkey;
+        ZERO(ibv_post_send(t->s.qp, &wr, &bad));
+        EXPECT_EQ(next_wc(t->sends).status, IBV_WC_SUCCESS);
+    }
+}
+
+static void partner_that_watches(int fd)
+{
+    struct address to;
+    struct talker t;
+
+    make_talker(&t, 0);
+    to = join_over(fd, &t.s);
+    watch(&t, &to, 0);
+    together(fd);
+}
+
+/* Nobody looks for messages while both watch their memory: if each waited for a tick of the library's, it would take minutes. */
+TEST_BETWEEN(a_talk_by_writes_goes_on_where_both_watch_their_memory)
+{
+    struct address to;
+    struct talker t;
+    pid_t other;
+    int fd;
+
+    rounds = 20000;
+    other = with_other(partner_that_watches, &fd);
+    make_talker(&t, 0);
+    to = join_over(fd, &t.s);
+    watch(&t, &to, 1);
+    together(fd);
+    ends_well(other);
 }

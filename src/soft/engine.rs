@@ -33,6 +33,10 @@ const SWEEPS: u32 = 16;
 const PERSISTENT: u64 = 32;
 /// How often the progress thread looks whether somebody still polls or waits.
 const TICK: Duration = Duration::from_millis(10);
+/// How long it waits then for a sign of life, where messages have waited for it.
+const GLANCE: Duration = Duration::from_millis(3);
+/// After it has seen none, messages wake it for so long, whoever polls; nanoseconds. That doubles where the same is seen soon after, up to the last.
+const DOUBT: [u64; 2] = [100_000_000, 6_400_000_000];
 /// A driver less, and one more that has gone: who sleeps for the value sees a change, also when another one has come.
 const DRIVER_GONE: u32 = (1 << 16) - 1;
 /// How long a process that ends waits until a thread begins to tell others, and until it has done so.
@@ -74,6 +78,8 @@ pub struct Engine {
     polls_at_arm: AtomicU64,
     /// Packets do not wake anybody.
     is_deaf: AtomicBool,
+    /// Until when polling is not believed in, and how long that was.
+    doubt: [AtomicU64; 2],
     /// How far the process is on its way out.
     leaving: AtomicU32,
 }
@@ -107,6 +113,7 @@ impl Engine {
             known_arms: AtomicU64::new(0),
             polls_at_arm: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
+            doubt: Default::default(),
             leaving: AtomicU32::new(0),
         })
     }
@@ -148,6 +155,20 @@ impl Engine {
     /// Some waiting thread drives.
     fn is_driven(&self) -> bool {
         self.drivers.load(Ordering::SeqCst) as u16 > 0
+    }
+
+    /// Somebody has polled and does not any more, while messages came.
+    fn doubt(&self, now: u64) {
+        let [until, length] = self.doubt.each_ref().map(|value| value.load(Ordering::Relaxed));
+        let is_soon = now < until.saturating_add(2 * length);
+        let length = if is_soon { (2 * length).min(DOUBT[1]) } else { DOUBT[0] };
+        self.doubt[1].store(length, Ordering::Relaxed);
+        self.doubt[0].store(now.saturating_add(length), Ordering::Relaxed);
+    }
+
+    /// Polling is believed in.
+    fn believes(&self, now: u64) -> bool {
+        self.doubt[0].load(Ordering::Relaxed) <= now
     }
 
     /// Polling has gone on for long since the last of `arms` armings.
@@ -222,8 +243,24 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
         }
         // It may end early, by a deadline.
         handle_events(node, TICK.as_millis() as i32)?;
-        node.timers.serve_late(node);
+        if nobody_looks(node)? {
+            engine.doubt(clock::now_ns());
+            fall_asleep(node);
+        }
     }
+}
+
+/// Messages wait although a thread has polled within the last tick, and it does not look: it computes, or watches its memory for what others
+/// write there. Errors as [`Epoll::wait`].
+fn nobody_looks(node: &'static Node) -> Result<bool, Errno> {
+    let has_waiting = || node.wires.has_waiting() || node.udp.has_waiting();
+    let signs = || node.engine.polls.load(Ordering::Relaxed);
+    let before = signs();
+    if node.wires.own().is_asleep() || !has_waiting() {
+        return Ok(false);
+    }
+    handle_events(node, GLANCE.as_millis() as i32)?;
+    Ok(signs() == before && has_waiting())
 }
 
 /// Watches whether threads go on polling: the signs of life at the last look that found new ones, and when that was.
@@ -378,12 +415,12 @@ fn live(node: &'static Node, is_sign: bool, empties: u32) -> bool {
     }
     let own = node.wires.own();
     let arms = engine.arms.load(Ordering::SeqCst);
-    if own.is_asleep() && !engine.is_expecting(arms) {
+    if own.is_asleep() && !engine.is_expecting(arms) && engine.believes(clock::now_ns()) {
         own.set_asleep(false);
         node.timers.set_polled(true);
         fence(Ordering::SeqCst);
-        if engine.arms.load(Ordering::SeqCst) != arms || engine.is_expecting(arms) {
-            // Somebody went to sleep meanwhile.
+        if engine.arms.load(Ordering::SeqCst) != arms || engine.is_expecting(arms) || own.is_asleep() {
+            // Somebody went to sleep meanwhile, or the progress thread, if this one was held up.
             expect_doorbells();
         } else {
             // The progress thread must begin to look whether polling goes on.
@@ -537,6 +574,27 @@ mod tests {
         assert!(looks.iter().all(|(signs, now)| !vigil.is_over(*signs, *now)));
         assert!(vigil.is_over(6, 2 * tick + 1));
         assert!(!vigil.is_over(7, 9 * tick));
+    }
+
+    #[test]
+    fn who_is_seen_not_to_look_is_doubted_for_longer_each_time_until_that_is_long_ago() {
+        let engine = Engine::new().unwrap();
+        let [first, last] = DOUBT;
+        let mut now = 5;
+        assert!(engine.believes(now));
+        for length in [first, 2 * first, 4 * first] {
+            engine.doubt(now);
+            assert!(!engine.believes(now + length - 1) && engine.believes(now + length));
+            now += length;
+        }
+        for _ in 0..10 {
+            engine.doubt(now);
+            now += last;
+        }
+        assert!(engine.believes(now));
+        now += 2 * last;
+        engine.doubt(now);
+        assert!(engine.believes(now + first));
     }
 
     #[test]

@@ -14,11 +14,11 @@ use crate::sys::clock;
 use crate::sys::lock::Lock;
 use crate::sys::timerfd::TimerFd;
 
-/// A deadline that is no nearer, nanoseconds, is left to threads that poll, and to the progress thread when it looks whether they still do
-/// (`serve_late`): to set the descriptor and to be woken by it costs as much as several messages.
-const NEAR: u64 = 600_000;
-/// How late the progress thread serves what threads that poll have not.
-const LATE: u64 = 1_000_000;
+/// How long the descriptor leaves a deadline to a thread that polls, nanoseconds: to set it and to be woken by it costs as much as
+/// several messages.
+const LEEWAY: u64 = 4_000_000;
+/// But not one that is so near, unless nothing is lost by being late.
+const NEAR: u64 = 900_000;
 
 /// The timers of a process. The earliest also arms a timerfd, for when nobody polls.
 #[derive(Debug, Default)]
@@ -32,16 +32,26 @@ pub struct Timers {
     is_polled: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Heap {
     entries: BinaryHeap<Reverse<Entry>>,
+    /// A deadline that was near when it came, and is not to be late; u64::MAX: none.
+    near: u64,
     /// What the descriptor is set to; 0: it is not.
     set_to: u64,
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Self { entries: BinaryHeap::new(), near: u64::MAX, set_to: 0 }
+    }
 }
 
 #[derive(Debug)]
 struct Entry {
     when: u64,
+    /// It may be late although it is near.
+    is_patient: bool,
     target: Target,
 }
 
@@ -81,36 +91,49 @@ impl Timers {
         if when == u64::MAX {
             return;
         }
-        self.push(when, Target::Qp(Arc::downgrade(&me)));
+        self.push(when, false, Target::Qp(Arc::downgrade(&me)));
+    }
+
+    /// The same for a deadline by which something comes as a rule, and which may then be late: while some thread polls it does not wake another.
+    pub fn arm_patiently(&self, qp: &Qp, when: u64) {
+        let Some(me) = qp.me() else { return };
+        if when == u64::MAX {
+            return;
+        }
+        self.push(when, true, Target::Qp(Arc::downgrade(&me)));
     }
 
     /// Ends the moderation period of a CQ at `when`.
     pub fn arm_cq(&self, cq: &Weak<Cq>, when: u64) {
-        self.push(when, Target::Cq(cq.clone()));
+        self.push(when, false, Target::Cq(cq.clone()));
     }
 
     /// Gives up `wire` at `when`.
     pub fn arm_wire(&self, wire: &Arc<Wire>, when: u64) {
-        self.push(when, Target::Wire(Arc::downgrade(wire)));
+        self.push(when, false, Target::Wire(Arc::downgrade(wire)));
     }
 
     /// Looks at `when` who has taken an opened QP over.
     pub fn arm_opened(&self, opened: &Arc<Opened>, when: u64) {
-        self.push(when, Target::Opened(Arc::downgrade(opened)));
+        self.push(when, false, Target::Opened(Arc::downgrade(opened)));
     }
 
     /// Sends at `when` the packets whose time has come then.
     pub fn arm_packets(&self, when: u64) {
-        self.push(when, Target::Packets);
+        self.push(when, false, Target::Packets);
     }
 
-    fn push(&self, when: u64, target: Target) {
+    fn push(&self, when: u64, is_patient: bool, target: Target) {
         let mut heap = self.heap.lock();
-        heap.entries.push(Reverse(Entry { when, target }));
+        heap.entries.push(Reverse(Entry { when, is_patient, target }));
+        if !is_patient && self.is_polled.load(Ordering::Relaxed) && is_near(when) && when < heap.near {
+            heap.near = when;
+            return self.rearm_for(&mut heap, true);
+        }
         self.rearm(&mut heap);
     }
 
-    /// Says whether some thread polls: the descriptor then comes only at deadlines that are near when they are set.
+    /// Says whether some thread polls: the descriptor may then come a little later.
     #[inline]
     pub fn set_polled(&self, is_polled: bool) {
         if self.is_polled.load(Ordering::Relaxed) != is_polled {
@@ -125,14 +148,6 @@ impl Timers {
         self.set(&mut heap);
     }
 
-    /// While some thread polls: serves what has been left to it for long. Called with no lock held.
-    pub fn serve_late(&self, node: &'static Node) {
-        let now = clock::now_ns();
-        if self.earliest() < now.saturating_sub(LATE) {
-            self.fire(node, now);
-        }
-    }
-
     /// The descriptor is readable: serves the deadlines up to now, and sets it anew. Called with no lock held.
     pub fn expired(&self, node: &'static Node) {
         {
@@ -140,7 +155,7 @@ impl Timers {
             if let Some(fd) = self.fd.get() {
                 fd.drain();
             }
-            heap.set_to = 0;
+            (heap.set_to, heap.near) = (0, u64::MAX);
         }
         self.fire(node, clock::now_ns());
         self.set(&mut self.heap.lock());
@@ -197,13 +212,18 @@ impl Timers {
     }
 
     fn rearm(&self, heap: &mut Heap) {
+        self.rearm_for(heap, false);
+    }
+
+    /// `anyway`: the descriptor may have to come sooner though the earliest deadline is the same.
+    fn rearm_for(&self, heap: &mut Heap, anyway: bool) {
         let earliest = heap.entries.peek().map_or(u64::MAX, |Reverse(e)| e.when);
-        if self.earliest.swap(earliest, Ordering::Relaxed) != earliest {
+        if self.earliest.swap(earliest, Ordering::Relaxed) != earliest || anyway {
             self.set(heap);
         }
     }
 
-    /// Sets the descriptor for the earliest deadline. While some thread polls, what it is set to stays, unless that is too late for a near one.
+    /// Sets the descriptor for the earliest deadline. While some thread polls, one that is set to come before that stays.
     fn set(&self, heap: &mut Heap) {
         let (Some(fd), earliest) = (self.fd.get(), self.earliest()) else { return };
         if earliest == u64::MAX {
@@ -213,17 +233,23 @@ impl Timers {
             }
             return;
         }
+        let mut at = earliest;
         if self.is_polled.load(Ordering::Relaxed) {
-            let is_near = earliest.saturating_sub(clock::now_ns()) < NEAR;
-            if !is_near || heap.set_to != 0 && heap.set_to <= earliest {
+            let is_urgent = is_near(at) && heap.entries.peek().is_some_and(|Reverse(e)| !e.is_patient);
+            at = if is_urgent { at } else { at.saturating_add(LEEWAY).min(heap.near) };
+            if heap.set_to != 0 && heap.set_to <= at {
                 return;
             }
         }
-        if heap.set_to != earliest {
-            heap.set_to = earliest;
-            fd.arm(earliest);
+        if heap.set_to != at {
+            heap.set_to = at;
+            fd.arm(at);
         }
     }
+}
+
+fn is_near(when: u64) -> bool {
+    when.saturating_sub(clock::now_ns()) < NEAR
 }
 
 impl PartialEq for Entry {
@@ -257,21 +283,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptor_comes_at_the_deadline_unless_that_can_be_left_to_a_thread_that_polls() {
+    fn the_descriptor_comes_at_the_deadline_or_a_little_later_where_a_thread_polls() {
         let timers = Timers::new();
         assert!(timers.fd().is_some());
         let set_to = || timers.heap.lock().set_to;
         let now = clock::now_ns();
         let second = |n: u64| now + n * 1_000_000_000;
-        timers.push(second(20), Target::Packets);
+        timers.push(second(20), false, Target::Packets);
         assert_eq!(set_to(), second(20));
         timers.set_polled(true);
         assert_eq!(set_to(), second(20), "what comes before is good enough");
-        timers.push(second(10), Target::Packets);
-        assert_eq!(set_to(), second(20), "it can wait for the thread that polls");
+        timers.push(second(10), false, Target::Packets);
+        assert_eq!(set_to(), second(10) + LEEWAY);
         assert!(timers.due(second(10)).is_some() && timers.due(second(10)).is_none());
-        timers.push(now + NEAR / 2, Target::Packets);
-        assert_eq!(set_to(), now + NEAR / 2, "it is too near to be left to others");
+        assert_eq!(set_to(), second(10) + LEEWAY);
+        let near = |part: u64| clock::now_ns() + NEAR / part;
+        let patient = near(3);
+        timers.push(patient, true, Target::Packets);
+        assert_eq!(set_to(), patient + LEEWAY, "it may be late");
+        let soon = near(2);
+        timers.push(soon, false, Target::Packets);
+        assert_eq!(set_to(), soon, "it is too near to be left to others, whatever else comes before it");
+        assert!(timers.due(second(5)).is_some());
         assert!(timers.due(second(5)).is_some());
         timers.set_polled(false);
         assert_eq!(set_to(), second(20));

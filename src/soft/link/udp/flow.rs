@@ -51,8 +51,9 @@ pub struct Flow {
     /// Taken while the receive half's lock is held.
     receiving: Lock<Receiving>,
     connection: Connection,
-    /// The deadline that a timer of the node stands for; 0 for none.
+    /// The deadline that a timer of the node stands for, 0 for none, and whether that may be late.
     alarm: AtomicU64,
+    is_patient: AtomicBool,
     /// Answers wait for their next turn.
     unfinished: AtomicBool,
     /// A message is being taken, or its answer has not left: set before anybody can see that it has come.
@@ -147,6 +148,7 @@ impl Flow {
             receiving: Lock::new(receiving),
             connection,
             alarm: AtomicU64::new(0),
+            is_patient: AtomicBool::new(false),
             unfinished: AtomicBool::new(false),
             owes: AtomicBool::new(false),
             destination,
@@ -178,9 +180,7 @@ impl Flow {
         let sending = sending.get_or_insert_with(|| self.connection.sending(sq));
         if let Sending::Reliable(r, known) = sending {
             r.set_patience(patience(sq));
-            let since = now.saturating_sub(self.spoken_to.load(Ordering::Relaxed));
-            r.set_in_talk(since < TALK);
-            self.hurry.answered(since);
+            r.set_in_talk(now.saturating_sub(self.spoken_to.load(Ordering::Relaxed)) < TALK);
             let history = r.history();
             if history != *known {
                 self.destination.tell(now, history.0 - known.0, history.1 > known.1);
@@ -188,7 +188,7 @@ impl Flow {
             }
             r.limit_window(self.destination.share(self.connection.mtu));
         }
-        let (mut full, mut bursts) = (false, 0);
+        let (mut full, mut bursts, begun) = (false, 0, sq.queue.next);
         port::with_outbox(|out| {
             loop {
                 let mut side = Sends { qp, sq, taker: &mut Taker::nobody() };
@@ -215,11 +215,15 @@ impl Flow {
                 }
             }
         });
+        if sq.queue.next != begun {
+            // The application has just posted it, or a pause is over: then that was long ago.
+            self.hurry.answered(now.saturating_sub(self.spoken_to.load(Ordering::Relaxed)));
+        }
         if full {
-            self.set_alarm(qp, Some(now + FULL_PAUSE));
+            self.set_alarm(qp, Some(now + FULL_PAUSE), false);
         }
         if let Sending::Reliable(r, _) = sending {
-            self.set_alarm(qp, r.deadline());
+            self.set_alarm(qp, r.deadline(), !r.waits());
             self.set_active(!r.is_idle());
         }
         bursts > 0
@@ -461,18 +465,23 @@ impl Flow {
         self.owes.store(more, Ordering::Release);
         self.unfinished.store(more, Ordering::Relaxed);
         if more {
-            self.set_alarm(qp, Some(clock::now_ns() + pause));
+            self.set_alarm(qp, Some(clock::now_ns() + pause), false);
         }
         bursts > 1
     }
 
-    /// Makes sure that a timer comes at `deadline` or before; an early one finds nothing to do and sets the next.
-    fn set_alarm(&self, qp: &Qp, deadline: Option<u64>) {
+    /// Makes sure that a timer comes at `deadline` or before; an early one finds nothing to do and sets the next. `patient`: it may be
+    /// a little late where a thread polls.
+    fn set_alarm(&self, qp: &Qp, deadline: Option<u64>, patient: bool) {
         let Some(at) = deadline else { return };
         let set = self.alarm.load(Ordering::Relaxed);
-        if set == 0 || at < set {
+        if set == 0 || at < set || !patient && self.is_patient.load(Ordering::Relaxed) {
             self.alarm.store(at, Ordering::Relaxed);
-            qp.node.timers.arm(qp, at);
+            self.is_patient.store(patient, Ordering::Relaxed);
+            match patient {
+                true => qp.node.timers.arm_patiently(qp, at),
+                false => qp.node.timers.arm(qp, at),
+            }
         }
     }
 }

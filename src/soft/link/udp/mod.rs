@@ -185,6 +185,12 @@ impl Endpoint {
         room
     }
 
+    /// Packets wait.
+    pub fn has_waiting(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+        uncancelled::poll(&mut poll, 0) == 1
+    }
+
     /// Takes waiting packets into `batch`, without blocking; how many.
     pub fn receive(&self, batch: &mut RxBatch) -> usize {
         batch.receive(self.fd())

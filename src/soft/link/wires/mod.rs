@@ -77,8 +77,12 @@ pub struct Wire {
     strays: Lock<VecDeque<Header>>,
     is_blocked: AtomicBool,
     is_lost: AtomicBool,
-    /// Another connection to the same process, which serves instead.
+    /// Another connection to the same process, which serves instead,
     better: OnceLock<Arc<Wire>>,
+    /// or instead of which this one does;
+    worse: OnceLock<Weak<Wire>>,
+    /// and no datagram goes here any more.
+    is_drained: AtomicBool,
     /// How many times heirs of the peer were looked for.
     heirs_sought: AtomicU32,
     /// A message to a group waited for room in vain: the next ones do not wait.
@@ -157,9 +161,8 @@ impl Wires {
 
     /// The wire to the process that holds `slot`; none if nobody does.
     pub fn to_slot(&self, node: &Node, slot: u16) -> Option<Arc<Wire>> {
-        let known = self.by_slot.read().unwrap_or_else(|e| e.into_inner()).get(&slot).cloned();
-        if let Some(wire) = known {
-            return Some(if wire.has_better() { self.better_to_slot(slot, wire) } else { wire });
+        if let Some(wire) = self.by_slot.read().unwrap_or_else(|e| e.into_inner()).get(&slot) {
+            return Some(wire.clone());
         }
         let wire = match self.list().iter().find(|w| w.peer.owns_slot(slot)) {
             Some(wire) => wire.clone(),
@@ -187,6 +190,8 @@ impl Wires {
             is_blocked: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
             better: OnceLock::new(),
+            worse: OnceLock::new(),
+            is_drained: AtomicBool::new(false),
             heirs_sought: AtomicU32::new(0),
             takes_nothing: AtomicBool::new(false),
         });
@@ -228,6 +233,11 @@ impl Wires {
             did |= wire.unblock(node, true);
         }
         did
+    }
+
+    /// Something lies in a ring.
+    pub fn has_waiting(&self) -> bool {
+        self.list().iter().any(|wire| wire.peer.rx_ready())
     }
 
     /// A descriptor of the epoll set is ready.

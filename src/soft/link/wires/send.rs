@@ -351,6 +351,39 @@ pub fn send_datagram(
     wire: &Arc<Wire>,
     done: impl FnOnce(&mut Requester),
 ) -> Result<bool, WcStatus> {
+    let (mut done, worse) = (Some(done), wire.undrained());
+    let mut wire = worse.as_ref().unwrap_or(wire);
+    loop {
+        match put_datagram(qp, sq, at, ah, wire, &mut done)? {
+            Put::Here => return Ok(true),
+            Put::Nowhere => return Ok(false),
+            Put::Elsewhere => match wire.better.get() {
+                Some(better) => wire = better,
+                None => return Ok(false),
+            },
+        }
+    }
+}
+
+/// Where a datagram is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Put {
+    /// In the ring.
+    Here,
+    /// The ring is full.
+    Nowhere,
+    /// It is to go by the better one of two connections.
+    Elsewhere,
+}
+
+fn put_datagram(
+    qp: &Qp,
+    sq: &mut Requester,
+    at: u64,
+    ah: &Ah,
+    wire: &Arc<Wire>,
+    done: &mut Option<impl FnOnce(&mut Requester)>,
+) -> Result<Put, WcStatus> {
     let wqe = sq.queue.wqe(at);
     let mut header = header(qp, wqe, wqe.remote_qpn, Psn::new(0));
     header.flags |= FIRST | LAST | DATAGRAM;
@@ -358,10 +391,12 @@ pub fn send_datagram(
     header.ext = Ext::Rdma { addr: 0, rkey: sq.qkey_of(at), aux: 0 };
     let length = wqe.length;
     let n = GRH_BYTES + length as usize;
-    let mut done = Some(done);
     let put = || {
         let mut tx = wire.peer.tx.lock();
-        let Some(slot) = tx.try_reserve(&header.ext, n) else { return Ok(false) };
+        if wire.has_better() && wire.drains(&mut tx) {
+            return Ok(Put::Elsewhere);
+        }
+        let Some(slot) = tx.try_reserve(&header.ext, n) else { return Ok(Put::Nowhere) };
         let grh = ah.address.grh(length);
         // SAFETY: the slot has room for `n` bytes, which are nobody else's until the commit.
         let room = unsafe {
@@ -373,10 +408,10 @@ pub fn send_datagram(
             done(sq);
         }
         slot.commit(&header, n);
-        Ok(true)
+        Ok(Put::Here)
     };
-    let sent = wire.try_for_room(qp, put, |sent| *sent == Ok(false))?;
-    if sent {
+    let sent = wire.try_for_room(qp, put, |sent| *sent == Ok(Put::Nowhere))?;
+    if sent == Put::Here {
         wire.peer.notify();
     }
     Ok(sent)

@@ -2,8 +2,10 @@
 //! messages come one way and acknowledgements the other, a thread that is stopped while it reads the one does not keep the
 //! other from going on, and acknowledgements lag behind.
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Wire, Wires};
+use crate::soft::link::shm::ring::Producer;
 use crate::soft::qp::requester::Requester;
 
 impl Wires {
@@ -22,23 +24,11 @@ impl Wires {
             (false, _) if !ours => (wire, other),
             _ => (other, wire),
         };
-        // Where it is set, it stays.
-        let _ = worse.better.set(better.clone());
-    }
-
-    /// The wire to go by to `slot`, for which `wire` has served: the better one of twins as soon as nothing lies in the ring of
-    /// the other, since what is sent to a QP must not overtake what was sent to it before.
-    #[cold]
-    pub(super) fn better_to_slot(&self, slot: u16, wire: Arc<Wire>) -> Arc<Wire> {
-        let Some(better) = wire.better.get().filter(|better| !better.is_closed()) else { return wire };
-        if wire.peer.tx.lock().has_unconsumed() {
-            return wire;
+        if worse.better.set(better.clone()).is_ok() {
+            let mut by_slot = self.by_slot.write().unwrap_or_else(|e| e.into_inner());
+            by_slot.values_mut().filter(|w| Arc::ptr_eq(w, worse)).for_each(|w| *w = better.clone());
         }
-        let mut by_slot = self.by_slot.write().unwrap_or_else(|e| e.into_inner());
-        if let Some(serves) = by_slot.get_mut(&slot).filter(|serves| Arc::ptr_eq(serves, &wire)) {
-            *serves = better.clone();
-        }
-        better.clone()
+        let _ = better.worse.set(Arc::downgrade(worse));
     }
 }
 
@@ -47,6 +37,25 @@ impl Wire {
     #[inline(always)]
     pub fn has_better(&self) -> bool {
         self.better.get().is_some()
+    }
+
+    /// The other connection, where what lies in its ring must not be overtaken by datagrams that would go by this one. From the first time that
+    /// its ring is found empty, all go by this one: `is_drained` changes under the lock of its `tx`, under which datagrams are put there.
+    #[inline]
+    pub(super) fn undrained(&self) -> Option<Arc<Wire>> {
+        self.worse
+            .get()?
+            .upgrade()
+            .filter(|worse| !worse.is_drained.load(Ordering::Relaxed) && !worse.is_closed())
+    }
+
+    /// Nothing lies in the ring, of which the caller has the lock, and no datagram will any more: there is a better connection.
+    pub(super) fn drains(&self, tx: &mut Producer) -> bool {
+        let drained = self.has_better() && (self.is_drained.load(Ordering::Relaxed) || !tx.has_unconsumed());
+        if drained {
+            self.is_drained.store(true, Ordering::Relaxed);
+        }
+        drained
     }
 
     /// The connection that a QP of this one should go on with, now that nothing of its is under way here.

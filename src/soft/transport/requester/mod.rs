@@ -150,6 +150,11 @@ impl Requester {
         self.timing.deadline()
     }
 
+    /// The deadline is what the receiver asked for, not one before which an answer comes.
+    pub fn waits(&self) -> bool {
+        self.timing.waits()
+    }
+
     /// Every begun request is acknowledged.
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty()

@@ -10,10 +10,10 @@ const LEAST: u32 = 16;
 const GROWTH: u32 = 4;
 /// and no more than this.
 const MOST: u32 = 256;
-/// This part of those left is let off by each answer that comes in time.
+/// One in so many of those left is let off by each answer that comes in time.
 const EASE: u32 = 8;
 
-/// What a flow has learned. It is read and written by one thread at a time; that of two a count is lost does no harm.
+/// What a flow has learned. Where two threads change it at once, a count is lost, which does no harm.
 #[derive(Debug)]
 pub(super) struct Hurry {
     /// Acknowledgements that do not wait,
@@ -39,7 +39,7 @@ impl Hurry {
         left > 0
     }
 
-    /// The answer to a message leaves so many nanoseconds after it has come: had its acknowledgement waited, it would not have been late.
+    /// Something new leaves so many nanoseconds after a message has come. If that is its answer, its acknowledgement would not have been late.
     #[inline]
     pub(super) fn answered(&self, ns: u64) {
         let left = self.left.load(Ordering::Relaxed);

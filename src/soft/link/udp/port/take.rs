@@ -42,6 +42,11 @@ impl Port {
         self.look(node, false, &mut Taker::nobody())
     }
 
+    /// Packets wait in the socket.
+    pub fn has_waiting(&self) -> bool {
+        self.door.get().is_some_and(|door| door.endpoint.has_waiting())
+    }
+
     /// A poll that found packets has taken so long, since this was last asked, that few of them make a sign of life.
     #[inline]
     pub fn was_long(&self) -> bool {
