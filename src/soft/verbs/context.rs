@@ -37,7 +37,8 @@ impl Provider for Soft {
     unsafe fn alloc_context(&self, dev: *mut ibv_device, token: usize) -> Result<*mut verbs_context, Errno> {
         // SAFETY: the caller's promises are this function's.
         unsafe { open(dev, token) }.inspect_err(|e| match *e {
-            Errno::ENODEV => {}
+            // Told where it was found: no device, or a setting that means nothing.
+            Errno::ENODEV | Errno::EINVAL => {}
             Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => {
                 explain(format_args!("ibv_open_device: {e:?}: no descriptors or memory are left for urxe"));
             }

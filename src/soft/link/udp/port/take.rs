@@ -42,6 +42,11 @@ impl Port {
         self.look(node, false, &mut Taker::nobody())
     }
 
+    /// Changes whenever a thread looks for packets.
+    pub fn looks(&self) -> (u32, u32) {
+        (self.polls.load(Ordering::Relaxed), self.inbox_polls.load(Ordering::Relaxed))
+    }
+
     /// Packets wait in the socket.
     pub fn has_waiting(&self) -> bool {
         self.door.get().is_some_and(|door| door.endpoint.has_waiting())
