@@ -35,8 +35,8 @@ const PERSISTENT: u64 = 32;
 const TICK: Duration = Duration::from_millis(10);
 /// How long it waits then for a sign of life, where messages have waited for it.
 const GLANCE: Duration = Duration::from_millis(3);
-/// After it has seen none, messages wake it for so long, whoever polls; nanoseconds. That doubles where the same is seen soon after, up to the last.
-const DOUBT: [u64; 2] = [100_000_000, 6_400_000_000];
+/// After it has seen none, messages wake it for so long, whoever polls; nanoseconds. That doubles where the same is seen soon after, up to the second.
+const DOUBT: [u64; 2] = [20_000_000, 5_120_000_000];
 /// A driver less, and one more that has gone: who sleeps for the value sees a change, also when another one has come.
 const DRIVER_GONE: u32 = (1 << 16) - 1;
 /// How long a process that ends waits until a thread begins to tell others, and until it has done so.
@@ -260,8 +260,16 @@ fn nobody_looks(node: &'static Node) -> Result<bool, Errno> {
     if node.wires.own().is_asleep() || !has_waiting() {
         return Ok(false);
     }
-    handle_events(node, GLANCE.as_millis() as i32)?;
-    Ok(signs() == before && has_waiting())
+    let end = clock::now_ns().saturating_add(GLANCE.as_nanos() as u64);
+    // A wait may end early, by a deadline.
+    while signs() == before {
+        let left = end.saturating_sub(clock::now_ns()).div_ceil(1_000_000);
+        if left == 0 {
+            return Ok(has_waiting());
+        }
+        handle_events(node, left as i32)?;
+    }
+    Ok(false)
 }
 
 /// Watches whether threads go on polling: the signs of life at the last look that found new ones, and when that was.

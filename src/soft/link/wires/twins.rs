@@ -24,11 +24,12 @@ impl Wires {
             (false, _) if !ours => (wire, other),
             _ => (other, wire),
         };
+        // First: who comes by the better one then finds that it has a lesser twin.
+        let _ = better.worse.set(Arc::downgrade(worse));
         if worse.better.set(better.clone()).is_ok() {
             let mut by_slot = self.by_slot.write().unwrap_or_else(|e| e.into_inner());
             by_slot.values_mut().filter(|w| Arc::ptr_eq(w, worse)).for_each(|w| *w = better.clone());
         }
-        let _ = better.worse.set(Arc::downgrade(worse));
     }
 }
 
