@@ -98,6 +98,9 @@ static int process(int first)
             wrong |= receive(&s) != i;
             __atomic_store_n(&shared->received, i + 1, __ATOMIC_RELEASE);
         }
+        ZERO(ibv_destroy_ah(ah));
+        drop_side(&s);
+        ZERO(ibv_close_device(context));
     } else {
         wrong |= receive(&s) != 0;
         for (uint32_t i = 1; i < MESSAGES; i++) {

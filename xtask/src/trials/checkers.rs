@@ -99,9 +99,9 @@ fn memcheck(ctx: &mut Ctx<'_>) {
     // `remote_errors` has peers write to memory that it has unmapped; `shortage` limits descriptors and memory that valgrind
     // needs itself; the children of `forks` wait long for a processor that valgrind gives to one thread at a time; valgrind
     // does not know what pkg-config is asked for; it puts the two buffers of `mistakes` side by side, whose addresses then read
-    // otherwise.
-    let skip: Vec<&str> =
-        FORKS.iter().copied().chain(["shortage", "remote_errors", "pkg_config", "mistakes"]).collect();
+    // otherwise; `first_contact` is about what happens within microseconds.
+    let others = ["shortage", "remote_errors", "pkg_config", "mistakes", "first_contact"];
+    let skip: Vec<&str> = FORKS.iter().copied().chain(others).collect();
     programs(ctx, &leaks, &["c_programs"], &[], &skip);
     programs(
         ctx,
