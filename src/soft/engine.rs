@@ -5,11 +5,15 @@
 //! armed one); the event then comes from that thread. A thread blocked in `ibv_get_cq_event`, if it is the only one, waits on the same descriptors as
 //! the progress thread and drives by itself; the progress thread then stands aside, so that a message wakes one thread, not two. Where several are
 //! blocked, the progress thread drives, and wakes whom a message concerns: were they all to wait on those descriptors, each message would wake them all.
+mod trust;
+
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
+
+use trust::{Doubt, Vigil};
 
 use super::cq::Taker;
 use super::link::wires::{Looker, as_looker};
@@ -35,8 +39,6 @@ const PERSISTENT: u64 = 32;
 const TICK: Duration = Duration::from_millis(10);
 /// How long it waits then for a sign of life, where messages have waited for it.
 const GLANCE: Duration = Duration::from_millis(3);
-/// After it has seen none, messages wake it for so long, whoever polls; nanoseconds. That doubles where the same is seen soon after, up to the second.
-const DOUBT: [u64; 2] = [20_000_000, 5_120_000_000];
 /// A driver less, and one more that has gone: who sleeps for the value sees a change, also when another one has come.
 const DRIVER_GONE: u32 = (1 << 16) - 1;
 /// How long a process that ends waits until a thread begins to tell others, and until it has done so.
@@ -78,8 +80,8 @@ pub struct Engine {
     polls_at_arm: AtomicU64,
     /// Packets do not wake anybody.
     is_deaf: AtomicBool,
-    /// Until when polling is not believed in, and how long that was.
-    doubt: [AtomicU64; 2],
+    /// Whether polling is believed in.
+    doubt: Doubt,
     /// How far the process is on its way out.
     leaving: AtomicU32,
 }
@@ -113,7 +115,7 @@ impl Engine {
             known_arms: AtomicU64::new(0),
             polls_at_arm: AtomicU64::new(0),
             is_deaf: AtomicBool::new(false),
-            doubt: Default::default(),
+            doubt: Doubt::default(),
             leaving: AtomicU32::new(0),
         })
     }
@@ -155,20 +157,6 @@ impl Engine {
     /// Some waiting thread drives.
     fn is_driven(&self) -> bool {
         self.drivers.load(Ordering::SeqCst) as u16 > 0
-    }
-
-    /// Somebody has polled and does not any more, while messages came.
-    fn doubt(&self, now: u64) {
-        let [until, length] = self.doubt.each_ref().map(|value| value.load(Ordering::Relaxed));
-        let is_soon = now < until.saturating_add(2 * length);
-        let length = if is_soon { (2 * length).min(DOUBT[1]) } else { DOUBT[0] };
-        self.doubt[1].store(length, Ordering::Relaxed);
-        self.doubt[0].store(now.saturating_add(length), Ordering::Relaxed);
-    }
-
-    /// Polling is believed in.
-    fn believes(&self, now: u64) -> bool {
-        self.doubt[0].load(Ordering::Relaxed) <= now
     }
 
     /// Polling has gone on for long since the last of `arms` armings.
@@ -244,7 +232,7 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
         // It may end early, by a deadline.
         handle_events(node, TICK.as_millis() as i32)?;
         if nobody_looks(node)? {
-            engine.doubt(clock::now_ns());
+            engine.doubt.rises(clock::now_ns());
             fall_asleep(node);
         }
     }
@@ -270,21 +258,6 @@ fn nobody_looks(node: &'static Node) -> Result<bool, Errno> {
         handle_events(node, left as i32)?;
     }
     Ok(false)
-}
-
-/// Watches whether threads go on polling: the signs of life at the last look that found new ones, and when that was.
-#[derive(Default)]
-struct Vigil(Option<(u64, u64)>);
-
-impl Vigil {
-    /// So many signs have been given until `now`, nanoseconds: none for a whole tick, however often it was looked.
-    fn is_over(&mut self, signs: u64, now: u64) -> bool {
-        let (seen, at) = *self.0.get_or_insert((signs, now));
-        if seen != signs {
-            self.0 = Some((signs, now));
-        }
-        seen == signs && now.saturating_sub(at) >= TICK.as_nanos() as u64
-    }
 }
 
 /// If the process ends, does what it owes.
@@ -424,7 +397,7 @@ fn live(node: &'static Node, is_sign: bool, empties: u32) -> bool {
     }
     let own = node.wires.own();
     let arms = engine.arms.load(Ordering::SeqCst);
-    if own.is_asleep() && !engine.is_expecting(arms) && engine.believes(clock::now_ns()) {
+    if own.is_asleep() && !engine.is_expecting(arms) && !engine.doubt.holds(clock::now_ns()) {
         own.set_asleep(false);
         node.timers.set_polled(true);
         fence(Ordering::SeqCst);
@@ -574,37 +547,6 @@ pub fn is_nonblocking(fd: RawFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn polling_is_over_after_a_tick_of_silence_however_often_a_deadline_has_come_meanwhile() {
-        let tick = TICK.as_nanos() as u64;
-        let mut vigil = Vigil::default();
-        let looks = [(5, 0), (5, 1), (5, 2), (5, tick - 1), (6, tick + 1), (6, tick + 2), (6, 2 * tick)];
-        assert!(looks.iter().all(|(signs, now)| !vigil.is_over(*signs, *now)));
-        assert!(vigil.is_over(6, 2 * tick + 1));
-        assert!(!vigil.is_over(7, 9 * tick));
-    }
-
-    #[test]
-    fn who_is_seen_not_to_look_is_doubted_for_longer_each_time_until_that_is_long_ago() {
-        let engine = Engine::new().unwrap();
-        let [first, last] = DOUBT;
-        let mut now = 5;
-        assert!(engine.believes(now));
-        for length in [first, 2 * first, 4 * first] {
-            engine.doubt(now);
-            assert!(!engine.believes(now + length - 1) && engine.believes(now + length));
-            now += length;
-        }
-        for _ in 0..10 {
-            engine.doubt(now);
-            now += last;
-        }
-        assert!(engine.believes(now));
-        now += 2 * last;
-        engine.doubt(now);
-        assert!(engine.believes(now + first));
-    }
 
     #[test]
     fn polling_that_goes_on_outlives_an_arming_until_the_next_one() {

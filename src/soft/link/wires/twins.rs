@@ -50,9 +50,9 @@ impl Wire {
             .filter(|worse| !worse.is_drained.load(Ordering::Relaxed) && !worse.is_closed())
     }
 
-    /// Nothing lies in the ring, of which the caller has the lock, and no datagram will any more: there is a better connection.
+    /// Nothing lies in the ring, of which the caller has the lock, and no datagram will any more. For a wire that has a better one.
     pub(super) fn drains(&self, tx: &mut Producer) -> bool {
-        let drained = self.has_better() && (self.is_drained.load(Ordering::Relaxed) || !tx.has_unconsumed());
+        let drained = self.is_drained.load(Ordering::Relaxed) || !tx.has_unconsumed();
         if drained {
             self.is_drained.store(true, Ordering::Relaxed);
         }
