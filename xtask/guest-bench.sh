@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs in the guest: guest-bench.sh LIB REPETITIONS. perftest between urxe0 in two namespaces, with our library in LIB, and
-# between two devices of the kernel's rxe with Debian's, in turns; both ways are a veth of MTU 9000. Prints `NAME VALUE`
+# between two devices of the kernel's rxe with Debian's, in turns; both ways are a veth of MTU 9000, each end is bound to a
+# processor of its own. Prints `NAME VALUE`
 # lines; NAME begins with `urxe_` or `rxe_` and ends in `_ns` (one way) or `_gbs`. `udp_send64_ns` is a datagram of the same size between
 # two sockets that do nothing else, on the way of urxe0: what no program that sends and receives by sockets goes below.
 # The rxe of this kernel works in the first namespace only: rules send its packets over the veth all the same.
@@ -53,9 +54,9 @@ end() {
   local kind=$1 i=$2
   shift 2
   if [ "$kind" = urxe ]; then
-    exec ip netns exec u$i env ANYVERBS_SOFT=1 LD_LIBRARY_PATH="$lib" timeout -k 5 60 "$@" -d urxe0 -x 0 -p $port
+    exec ip netns exec u$i taskset -c "$i" env ANYVERBS_SOFT=1 LD_LIBRARY_PATH="$lib" timeout -k 5 60 "$@" -d urxe0 -x 0 -p $port
   fi
-  exec timeout -k 5 60 "$@" -d kr$i -x "${kernel_gids[$i]}" -p $port
+  exec taskset -c "$i" timeout -k 5 60 "$@" -d kr$i -x "${kernel_gids[$i]}" -p $port
 }
 
 # measure KIND NAME COLUMN PROGRAM ARGS...: the value in that column of the client's only line. Once more where there is none: in a second of
@@ -88,9 +89,9 @@ measure_once() {
 
 udp_echo() {
   local echo=(timeout -k 5 30 "$lib/../bin/udp") s how="10.9.4.1 $(next_port) each 500 80 1"
-  ip netns exec u0 "${echo[@]}" server $how >$out.server 2>&1 &
+  ip netns exec u0 taskset -c 0 "${echo[@]}" server $how >$out.server 2>&1 &
   s=$!
-  ip netns exec u1 "${echo[@]}" client $how >$out.client 2>&1
+  ip netns exec u1 taskset -c 1 "${echo[@]}" client $how >$out.client 2>&1
   kill $s
   wait $s 2>/dev/null
   sed -n 's/^ns /udp_send64_ns /p' $out.client | grep . || { echo "no figure for udp:" && tail -n 5 $out.client; }
@@ -98,8 +99,11 @@ udp_echo() {
 
 # Columns: typical of the latencies; average of the bandwidths, in MiB a second.
 for _ in $(seq "$repetitions"); do
-  for kind in urxe rxe; do measure $kind send64_ns 5 ib_send_lat -s 64 -n 1000; done
-  udp_echo
+  # Short ones vary most.
+  for _ in 1 2 3; do
+    for kind in urxe rxe; do measure $kind send64_ns 5 ib_send_lat -s 64 -n 2000; done
+    udp_echo
+  done
   for how in write send read; do
     for kind in urxe rxe; do measure $kind ${how}64k_gbs 4 ib_${how}_bw -s 65536 -m 4096 -D 1; done
     for kind in urxe rxe; do measure $kind ${how}1m_gbs 4 ib_${how}_bw -s 1048576 -m 4096 -D 1; done

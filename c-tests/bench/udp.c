@@ -1,6 +1,6 @@
 /* udp server|client HOST PORT echo|each|blast MS BYTES PACKETS: what plain UDP takes on the same way: the floor of `wire`.
  * Both ends poll, as programs that poll a CQ do. `echo`: datagrams of BYTES to and fro; prints `ns`, one way. `each`: the
- * same, the median of single ones, and not bound to a core, as perftest does it. `blast`: one system
+ * same, the median of single ones, on the core to which it is bound from outside. `blast`: one system
  * call sends PACKETS datagrams of BYTES that the kernel cuts (GSO), the receiver takes them joined (GRO); prints `gbs` and
  * `mps`, gigabytes and million packets a second that arrived. The client's end is the run's; the server is killed. */
 #include "bench.h"
@@ -162,7 +162,6 @@ int main(int argc, char **argv)
 	CHECK(argc == 8);
 	int server = !strcmp(argv[1], "server"), each = !strcmp(argv[4], "each"), echoes = each || !strcmp(argv[4], "echo");
 	budget_ns = strtoull(argv[5], NULL, 10) * 1000000;
-	/* Where a kernel thread brings the packets, it may have to move this one away. */
 	if (!each)
 		pin(server);
 	alarm(60);

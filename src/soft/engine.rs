@@ -231,6 +231,7 @@ fn drive(node: &'static Node) -> Result<Infallible, Errno> {
         }
         // It may end early, by a deadline.
         handle_events(node, TICK.as_millis() as i32)?;
+        node.timers.make_up(node);
         if nobody_looks(node)? {
             engine.doubt.rises(clock::now_ns());
             fall_asleep(node);

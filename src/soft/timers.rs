@@ -14,13 +14,13 @@ use crate::sys::clock;
 use crate::sys::lock::Lock;
 use crate::sys::timerfd::TimerFd;
 
-/// How long the descriptor leaves a deadline to a thread that polls, nanoseconds: to set it and to be woken by it costs as much as
-/// several messages.
-const LEEWAY: u64 = 4_000_000;
-/// But not one that is so near, unless nothing is lost by being late.
+/// How long a deadline is left to a thread that polls before another one that happens to be awake serves it, nanoseconds.
+const LEEWAY: u64 = 2_000_000;
+/// A deadline that comes so soon is waited for by the descriptor also while some thread polls, unless nothing is lost by being late.
 const NEAR: u64 = 900_000;
 
-/// The timers of a process. The earliest also arms a timerfd, for when nobody polls.
+/// The timers of a process. The earliest also arms a timerfd, for when nobody polls: to set it, to be woken by it and to take the locks of a thread
+/// that polls costs as much as several messages.
 #[derive(Debug, Default)]
 pub struct Timers {
     heap: Lock<Heap>,
@@ -167,6 +167,17 @@ impl Timers {
         self.earliest.load(Ordering::Relaxed)
     }
 
+    /// The progress thread is awake while some thread polls: serves the deadlines that this one has left. Called with no lock held.
+    pub fn make_up(&self, node: &'static Node) {
+        if self.earliest() == u64::MAX || !self.is_polled.load(Ordering::Relaxed) {
+            return;
+        }
+        let now = clock::now_ns();
+        if self.earliest().saturating_add(LEEWAY) <= now {
+            self.fire(node, now);
+        }
+    }
+
     /// Serves all deadlines up to `now`; true if there were any. Called with no lock held.
     pub fn fire(&self, node: &'static Node, now: u64) -> bool {
         let mut any = false;
@@ -223,27 +234,29 @@ impl Timers {
         }
     }
 
-    /// Sets the descriptor for the earliest deadline. While some thread polls, one that is set to come before that stays.
+    /// Sets the descriptor for the earliest deadline; while some thread polls, only for one that is near, and one that is set to come before
+    /// that stays.
     fn set(&self, heap: &mut Heap) {
-        let (Some(fd), earliest) = (self.fd.get(), self.earliest()) else { return };
-        if earliest == u64::MAX {
-            if heap.set_to != 0 && !self.is_polled.load(Ordering::Relaxed) {
+        let Some(fd) = self.fd.get() else { return };
+        let is_polled = self.is_polled.load(Ordering::Relaxed);
+        let at = match heap.entries.peek() {
+            Some(Reverse(e)) if !is_polled || !e.is_patient && is_near(e.when) => e.when,
+            Some(_) => heap.near,
+            None => u64::MAX,
+        };
+        let is_set = heap.set_to != 0;
+        match (at, is_polled) {
+            (u64::MAX, false) if is_set => {
                 heap.set_to = 0;
                 fd.disarm();
             }
-            return;
-        }
-        let mut at = earliest;
-        if self.is_polled.load(Ordering::Relaxed) {
-            let is_urgent = is_near(at) && heap.entries.peek().is_some_and(|Reverse(e)| !e.is_patient);
-            at = if is_urgent { at } else { at.saturating_add(LEEWAY).min(heap.near) };
-            if heap.set_to != 0 && heap.set_to <= at {
-                return;
+            (u64::MAX, _) => {}
+            (_, true) if is_set && heap.set_to <= at => {}
+            _ if heap.set_to == at => {}
+            _ => {
+                heap.set_to = at;
+                fd.arm(at);
             }
-        }
-        if heap.set_to != at {
-            heap.set_to = at;
-            fd.arm(at);
         }
     }
 }
@@ -283,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptor_comes_at_the_deadline_or_a_little_later_where_a_thread_polls() {
+    fn the_descriptor_comes_at_the_deadline_unless_a_thread_polls_and_it_is_not_near() {
         let timers = Timers::new();
         assert!(timers.fd().is_some());
         let set_to = || timers.heap.lock().set_to;
@@ -294,13 +307,11 @@ mod tests {
         timers.set_polled(true);
         assert_eq!(set_to(), second(20), "what comes before is good enough");
         timers.push(second(10), false, Target::Packets);
-        assert_eq!(set_to(), second(10) + LEEWAY);
+        assert_eq!(set_to(), second(20), "that thread looks at it");
         assert!(timers.due(second(10)).is_some() && timers.due(second(10)).is_none());
-        assert_eq!(set_to(), second(10) + LEEWAY);
         let near = |part: u64| clock::now_ns() + NEAR / part;
-        let patient = near(3);
-        timers.push(patient, true, Target::Packets);
-        assert_eq!(set_to(), patient + LEEWAY, "it may be late");
+        timers.push(near(3), true, Target::Packets);
+        assert_eq!(set_to(), second(20), "it may be late");
         let soon = near(2);
         timers.push(soon, false, Target::Packets);
         assert_eq!(set_to(), soon, "it is too near to be left to others, whatever else comes before it");
