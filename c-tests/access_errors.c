@@ -206,6 +206,36 @@ static void unmapped(struct ibv_context *context)
     }
 }
 
+/* The same at the end that posts: its own error, of which the peer learns nothing. */
+static void unmapped_here(struct ibv_context *context)
+{
+    static const char *const what[] = {"send from unmapped memory", "write from unmapped memory", "read into unmapped memory"};
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ};
+
+    for (int i = 0; i < 3; i++) {
+        struct scene s;
+        unsigned char *hole = pages(8192);
+        struct ibv_wc none;
+
+        set_up(&s, context);
+        struct ibv_mr *mr = NEED(ibv_reg_mr(s.a.pd, hole, 8192, ALL_ACCESS));
+        struct ibv_sge sge = {(uintptr_t)hole, 4096, mr->lkey};
+        struct ibv_send_wr wr = {
+            .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = opcodes[i], .send_flags = IBV_SEND_SIGNALED};
+        struct ibv_send_wr *bad;
+
+        ZERO(recv_one(&s.b, 2, 0, SIZE));
+        munmap(hole, 8192);
+        wr.wr.rdma.remote_addr = (uintptr_t)s.b.buffer;
+        wr.wr.rdma.rkey = s.b.mr->rkey;
+        ZERO(ibv_post_send(s.a.qp, &wr, &bad));
+        show_next(what[i], s.a.cq);
+        printf("  receive taken %s\n", yes(ibv_poll_cq(s.b.cq, 1, &none) != 0));
+        ZERO(ibv_dereg_mr(mr));
+        tear_down(&s, 0);
+    }
+}
+
 int main(void)
 {
     struct ibv_context *context;
@@ -217,6 +247,7 @@ int main(void)
     local(context);
     odd_atomics(context);
     unmapped(context);
+    unmapped_here(context);
     printf("close %d\n", ibv_close_device(context));
     return 0;
 }

@@ -4,7 +4,7 @@ use super::{multicast, pcap};
 use crate::soft::ah::Ah;
 use crate::soft::mem::run::{Run, RunMut};
 use crate::soft::qp::requester::Requester;
-use crate::soft::qp::responder::{Ending, Request, Responder};
+use crate::soft::qp::responder::{Ending, Request, Responder, Unplaced};
 use crate::soft::qp::{Nak, Qp};
 use crate::soft::stats::Event;
 use crate::soft::timers::rnr_delay_ns;
@@ -164,8 +164,13 @@ fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {
             // The peer must not see anything of a message that fails here: no receive taken, no connection established.
             sq.gather_nothing(qp, at)?;
             rq.begin(peer, request)?;
-            sq.pieces::<Trouble>(qp, at, 0, wqe.length, |run| Ok(rq.place(peer, run)?))
-                .inspect_err(|_| rq.abandon())?;
+            let place = |run: Run<'_>| match rq.try_place(peer, run) {
+                Ok(()) => Ok(()),
+                // The requester's own region is registered, but its memory is gone.
+                Err(Unplaced::Memory) if !is_readable(run) => Err(Trouble::Here(WcStatus::LocProtErr)),
+                Err(why) => Ok(rq.refuse_unplaced(peer, why)?),
+            };
+            sq.pieces::<Trouble>(qp, at, 0, wqe.length, place).inspect_err(|_| rq.abandon())?;
             rq.finish(peer, ending_of(sq, at))?;
         }
     }

@@ -116,6 +116,22 @@ struct Arriving {
     srq: Option<Arc<Srq>>,
 }
 
+/// Why bytes of a message were not placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unplaced {
+    /// The responder refuses the message, and has done so.
+    Refused(Nak),
+    /// They could not be copied, for the memory of one of the ends: [`Responder::refuse_unplaced`] blames the responder's.
+    Memory,
+}
+
+impl Arriving {
+    /// The domain of the receive that it has taken.
+    fn pd_of_receive(&self, qp: &Qp, own: &Option<Arc<Srq>>) -> PdId {
+        self.srq.as_ref().or(own.as_ref()).map_or(qp.pd, |srq| srq.pd)
+    }
+}
+
 impl Responder {
     /// The receive half over its own queue or an SRQ; XRC receivers have neither, XRC senders no CQ.
     pub fn new(queue: Option<RecvQueue>, srq: Option<Arc<Srq>>, cq: Option<Arc<Cq>>) -> Self {
@@ -275,7 +291,13 @@ impl Responder {
     /// Places the next bytes of the message.
     #[inline]
     pub fn place(&mut self, qp: &Qp, bytes: Run<'_>) -> Result<(), Nak> {
-        let Some(current) = &mut self.current else { return Err(Nak::InvalidRequest) };
+        self.try_place(qp, bytes).or_else(|why| self.refuse_unplaced(qp, why))
+    }
+
+    /// The same, and blames nobody yet where the copy fails.
+    #[inline]
+    pub fn try_place(&mut self, qp: &Qp, bytes: Run<'_>) -> Result<(), Unplaced> {
+        let Some(current) = &mut self.current else { return Err(Unplaced::Refused(Nak::InvalidRequest)) };
         let (at, n) = (current.placed, bytes.len() as u64);
         current.placed += n;
         match current.request.op {
@@ -284,7 +306,7 @@ impl Responder {
                     return Ok(());
                 }
                 if current.request.total.is_some_and(|total| at + n > total as u64) {
-                    return self.refuse(qp, Nak::InvalidRequest);
+                    return self.refuse(qp, Nak::InvalidRequest).map_err(Unplaced::Refused);
                 }
                 let va = current.request.remote_addr.wrapping_add(at);
                 let (key, need) = (current.request.rkey, Access::REMOTE_WRITE);
@@ -292,24 +314,36 @@ impl Responder {
                     Ok(span) => span.run_mut().fill(bytes).is_ok(),
                     Err(_) => false,
                 };
-                if wrote { Ok(()) } else { self.refuse_any(qp, WcStatus::LocAccessErr, Nak::RemoteAccess) }
+                if wrote { Ok(()) } else { Err(Unplaced::Memory) }
             }
             _ => {
                 if at + n > self.taken.room {
                     self.explain_too_long(qp, at + n);
-                    return self.refuse_taken(qp, WcStatus::LocLenErr, Nak::InvalidRequest);
+                    let refused = self.refuse_taken(qp, WcStatus::LocLenErr, Nak::InvalidRequest);
+                    return refused.map_err(Unplaced::Refused);
                 }
-                let pd = current.srq.as_ref().or(self.srq.as_ref()).map_or(qp.pd, |srq| srq.pd);
-                match gather::scatter(&qp.node.mem, pd, &self.taken.sges, at, bytes) {
-                    Ok(()) => Ok(()),
-                    Err(_) => {
-                        let why = reason::Local { qp, pd, sges: &self.taken.sges, write: true };
-                        self.explain_taken(qp, WcStatus::LocProtErr, &why);
-                        self.refuse_taken(qp, WcStatus::LocProtErr, Nak::RemoteOp)
-                    }
-                }
+                let pd = current.pd_of_receive(qp, &self.srq);
+                let placed = gather::scatter(&qp.node.mem, pd, &self.taken.sges, at, bytes);
+                placed.map_err(|_| Unplaced::Memory)
             }
         }
+    }
+
+    /// Refuses a message whose bytes could not be placed, for the memory of this end.
+    #[cold]
+    pub fn refuse_unplaced(&mut self, qp: &Qp, why: Unplaced) -> Result<(), Nak> {
+        let current = match (why, &self.current) {
+            (Unplaced::Refused(nak), _) => return Err(nak),
+            (Unplaced::Memory, None) => return Err(Nak::InvalidRequest),
+            (Unplaced::Memory, Some(current)) => current,
+        };
+        if matches!(current.request.op, WrOpcode::Write | WrOpcode::WriteImm) {
+            return self.refuse_any(qp, WcStatus::LocAccessErr, Nak::RemoteAccess);
+        }
+        let pd = current.pd_of_receive(qp, &self.srq);
+        let why = reason::Local { qp, pd, sges: &self.taken.sges, write: true };
+        self.explain_taken(qp, WcStatus::LocProtErr, &why);
+        self.refuse_taken(qp, WcStatus::LocProtErr, Nak::RemoteOp)
     }
 
     /// Ends the message: its receive completes. `Rnr` (WRITE with immediate on the wire) leaves it open.

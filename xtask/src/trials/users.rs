@@ -56,15 +56,18 @@ fn two_users(ctx: &mut Ctx<'_>) {
     }
 }
 
+/// What is unmapped: what the client reads, writes or sends to, or its own memory.
+const UNMAPPED: [&str; 6] = ["read", "write", "send", "read-own", "write-own", "send-own"];
+
 /// Memory that the application has unmapped gives an error, not a crash, on every path.
 fn unmapped(ctx: &mut Ctx<'_>) {
     for (name, server, client) in paths(ctx) {
-        for how in ["read", "write", "send"] {
+        for how in UNMAPPED {
             let check = pair_of("/unmapped", &server, &client, &[how], Duration::from_secs(15)).map(drop);
             ctx.check(format!("{how}, {name}"), check);
         }
         let oneself = [&server, &client].map(|p| p.clone().with_env("ANYVERBS_SIGSEGV", "0"));
-        for how in ["read", "write", "send"] {
+        for how in UNMAPPED {
             let check =
                 pair_of("/unmapped", &oneself[0], &oneself[1], &[how], Duration::from_secs(15)).map(drop);
             ctx.check(format!("{how}, {name}, ANYVERBS_SIGSEGV=0"), check);

@@ -32,6 +32,9 @@ const CHECKED: &[Checked] = &[
     ("/unmapped", &["read"]),
     ("/unmapped", &["write"]),
     ("/unmapped", &["send"]),
+    ("/unmapped", &["read-own"]),
+    ("/unmapped", &["write-own"]),
+    ("/unmapped", &["send-own"]),
 ];
 
 fn wire(ctx: &mut Ctx<'_>) {
