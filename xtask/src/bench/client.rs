@@ -12,7 +12,7 @@ pub struct Device {
     pub gid: String,
 }
 
-/// Runs `ib_PROGRAM ARGS` and gives the value for a figure of this name: typical latency for `_ns`, average rate for `_gbs`.
+/// Runs `ib_PROGRAM ARGS` in one place and gives the value for a figure of this name: typical latency for `_ns`, average rate for `_gbs`.
 pub fn measure(
     place: &Place,
     device: &Device,
@@ -20,15 +20,27 @@ pub fn measure(
     program: &str,
     args: &str,
 ) -> Result<f64, String> {
+    measure_between([place, place], "127.0.0.1", device, figure, program, args)
+}
+
+/// The same between two places: the server's, where it is `host` to the client, and the client's.
+pub fn measure_between(
+    [at_server, at_client]: [&Place; 2],
+    host: &str,
+    device: &Device,
+    figure: &str,
+    program: &str,
+    args: &str,
+) -> Result<f64, String> {
     let (port, program) = (run::port(), format!("ib_{program}"));
     let all = format!("{program} {args} -F -d {} -x {} -p {port}", device.name, device.gid);
-    let words = |core: &'static str, host: &'static str| {
+    let words = |core: &str, host: &str| {
         let words = [core].into_iter().chain(all.split(' ')).chain([host]).filter(|word| !word.is_empty());
         words.map(String::from).collect::<Vec<_>>()
     };
-    let mut server = run::spawn(place.command("/pin", words("1", "")))?;
+    let mut server = run::spawn(at_server.command("/pin", words("1", "")))?;
     server.listens(port, LIMIT)?;
-    let client = run::run(place.command("/pin", words("0", "127.0.0.1")), LIMIT)?;
+    let client = run::run(at_client.command("/pin", words("0", host)), LIMIT)?;
     let server = server.finish(Duration::from_secs(5));
     if !client.ok() || !server.ok() {
         return Err(format!("{client}\n    server: {server}"));

@@ -2,6 +2,7 @@
 use std::time::Duration;
 
 use super::{
+    client::{self, Device},
     guest, own,
     table::{Limit, Samples, row},
 };
@@ -10,7 +11,7 @@ use crate::{
     place::Place,
     run::{self, Child},
     stage::{self, Stage},
-    trials::netns::{Net, SERVER, SERVER_6},
+    trials::netns::{Net, SERVER, SERVER_6, gid_index},
 };
 
 /// MTU of the link, and the path MTU that fits it.
@@ -32,8 +33,8 @@ pub struct Extent {
     pub each: u32,
     /// Whether instructions are counted, under callgrind.
     pub counts: bool,
-    /// Whether iperf3 is measured as well, which takes a second each time.
-    pub tcp: bool,
+    /// Whether iperf3 and perftest are measured as well, which takes some seconds each time.
+    pub others: bool,
 }
 
 /// Measures, shows the table and writes the file.
@@ -43,7 +44,7 @@ pub fn bench(repetitions: u32) -> Result<(), String> {
     }
     let stage = stage::stage()?;
     let file = stage::target().join("bench-wire.json");
-    let mut samples = measure(&stage, Extent { repetitions, each: 200, counts: true, tcp: true })?;
+    let mut samples = measure(&stage, Extent { repetitions, each: 200, counts: true, others: true })?;
     println!(
         "medians of {repetitions} interleaved repetitions, one run; two network namespaces joined by veth, each end polls on a \
          core of its own\n"
@@ -108,6 +109,13 @@ impl Ends {
         rate.map(|bits| bits / 8e9).ok_or(format!("iperf3 says no rate: {out}"))
     }
 
+    /// Nanoseconds that a WRITE takes to a peer that looks at its memory alone, by the GIDs of this address of the server.
+    fn watched(&self, address: &str) -> Result<f64, String> {
+        let device = Device { name: "urxe0", gid: gid_index(&self.server, address)?.to_string() };
+        let places = [&self.server, &self.client];
+        client::measure_between(places, SERVER, &device, "watched_ns", "write_lat", "-s 64 -n 5000")
+    }
+
     /// Instructions of both ends, the sender's first, for `messages` WRITEs.
     fn instructions(&self, messages: u32) -> Result<[f64; 2], String> {
         let port = run::port();
@@ -129,8 +137,8 @@ impl Ends {
 
 /// Measures every figure once a repetition, figures and floors interleaved, since both drift.
 pub fn measure(stage: &Stage, extent: Extent) -> Result<Samples, String> {
-    if extent.tcp {
-        apt::ensure(&[apt::IPERF])?;
+    if extent.others {
+        apt::ensure(&[apt::IPERF, ("ib_write_lat", "perftest")])?;
     }
     let ends = Ends::new(stage)?;
     let mut samples = Samples::default();
@@ -155,7 +163,7 @@ pub fn measure(stage: &Stage, extent: Extent) -> Result<Samples, String> {
 
 fn once(
     ends: &Ends,
-    Extent { each, tcp, .. }: Extent,
+    Extent { each, others, .. }: Extent,
     samples: &mut Samples,
     (mtu, path): (u32, u32),
     family: u32,
@@ -177,14 +185,15 @@ fn once(
         let args = format!("{what} {each} {bytes} {path} {family}");
         samples.read(&prefix(what), &ends.pair("/wire", SERVER, &args)?);
     }
-    if tcp {
+    if others {
         samples.add(format!("{}gbs", prefix("tcp")), ends.tcp(host)?);
+        samples.add(format!("{}ns", prefix("watched")), ends.watched(host)?);
     }
     Ok(())
 }
 
-/// Shows the table, with iperf3 beside us or not; how many figures fall short of their limit.
-pub fn show(samples: &Samples, with_tcp: bool) -> Result<usize, String> {
+/// Shows the table, with what iperf3 and perftest measure or not; how many figures fall short of their limit.
+pub fn show(samples: &Samples, with_others: bool) -> Result<usize, String> {
     let mut lines = Vec::new();
     for (mtu, path) in MTUS {
         for family in [4, 6] {
@@ -197,13 +206,14 @@ pub fn show(samples: &Samples, with_tcp: bool) -> Result<usize, String> {
             for (what, figure, floor, floor_is, limit) in [
                 ("SEND 64 B one way", "lat32_ns", name("udp_echo_ns"), "UDP echo", echo),
                 ("SEND 64 B, all complete", "lat1_ns", name("udp_echo_ns"), "UDP echo", echo),
+                ("WRITE 64 B, peer looks at memory", "watched_ns", name("udp_echo_ns"), "UDP echo", None),
                 ("WRITE 1 MiB", "write_gbs", tcp.clone(), "iperf3 TCP", least(1.0)),
                 ("WRITE 1 MiB", "write_gbs", bulk.clone(), "UDP with GSO and GRO", least(0.6)),
                 ("SEND 1 MiB", "send_gbs", bulk.clone(), "UDP with GSO and GRO", None),
                 ("READ 1 MiB", "read_gbs", bulk, "UDP with GSO and GRO", None),
                 ("SEND 8 B, lists", "rate_mps", name("udp_small_mps"), "UDP with GSO and GRO", None),
             ] {
-                if floor == tcp && !with_tcp {
+                if !with_others && (floor == tcp || figure == "watched_ns") {
                     continue;
                 }
                 lines.push((format!("{what}, {way}"), name(figure), floor, floor_is, limit));

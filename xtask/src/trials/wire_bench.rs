@@ -31,7 +31,7 @@ fn wire_bench(ctx: &mut Ctx<'_>) {
     ctx.check("a message that is taken is acknowledged by a process that exits", left);
     // The bench makes two of its own.
     drop(net);
-    let brief = Extent { repetitions: 1, each: 10, counts: false, tcp: false };
+    let brief = Extent { repetitions: 1, each: 10, counts: false, others: false };
     let shown = wire::measure(ctx.stage, brief).and_then(|samples| wire::show(&samples, false));
     ctx.check("bench wire, briefly", shown.map(drop));
 }
