@@ -2,7 +2,7 @@
 //! in one boot. The processor is emulated: ratios only.
 use std::time::Duration;
 
-use super::table::{Limit, Row, Samples, row};
+use super::table::{Judged, Limit, Row, Samples, row};
 use crate::{
     apt, guest, run,
     stage::{Stage, root},
@@ -46,7 +46,7 @@ pub fn measure(stage: &Stage, repetitions: u32, samples: &mut Samples) -> Result
     Ok(())
 }
 
-/// Shows the table; how many figures fall short of their limit.
-pub fn show(samples: &Samples) -> Result<usize, String> {
-    samples.show(&ROWS)
+/// The rows of what was measured.
+pub fn judge(samples: &Samples) -> Result<Vec<Judged>, String> {
+    samples.judge(&ROWS)
 }

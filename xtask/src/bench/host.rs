@@ -10,6 +10,7 @@ use super::{
     rows::{MEASURES, ROWS},
     rxe,
     table::{self, Samples},
+    write,
 };
 use crate::{
     apt,
@@ -54,7 +55,7 @@ pub fn bench(repetitions: u32, guest: bool) -> Result<(), String> {
     if !guest {
         println!("15 beside the kernel's rxe: cargo xtask bench guest");
     }
-    let about = About::here(repetitions, guest);
+    let about = About::here(repetitions, guest, &["perftest", "libucx0", "libfabric1", "valgrind"]);
     write(&stage::target().join("bench.json"), &json::text(&about, &rows, &samples))?;
     write(&stage::target().join("bench.svg"), &chart::draw(&rows))?;
     write(&stage::target().join("PERFORMANCE.md"), &page::compose(&about, &rows, &samples, "bench.svg", ""))?;
@@ -73,8 +74,4 @@ pub fn bench(repetitions: u32, guest: bool) -> Result<(), String> {
         rows.iter().filter(|row| row.limit.is_some()).count(),
     );
     Ok(())
-}
-
-fn write(file: &Path, text: &str) -> Result<(), String> {
-    fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))
 }

@@ -2,7 +2,7 @@
 //!
 //! `host` is two processes of this host, in the order of `rows`, with what `client` (perftest), `own` (our C programs) and `peers` (UCX,
 //! libfabric) say; `rxe` is the same in a guest with the kernel's soft-RoCE. `wire` is two network namespaces, `guest` two in the
-//! guest. `table` says how figures are judged and shown, `json`, `chart` and `page` what is written.
+//! guest. `table` says how figures are judged and shown, `json`, `chart`, `page` and `wire_page` what is written.
 mod chart;
 mod client;
 mod guest;
@@ -15,6 +15,9 @@ mod rows;
 mod rxe;
 pub mod table;
 pub mod wire;
+mod wire_page;
+
+use std::{fs, path::Path};
 
 pub use rxe::inside;
 
@@ -25,6 +28,10 @@ pub fn bench(args: &[String]) -> Result<(), String> {
         Some((first, rest)) if first == "guest" => host::bench(repetitions(rest)?, true),
         _ => host::bench(repetitions(args)?, false),
     }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// Five, or as many as the argument says.

@@ -52,7 +52,8 @@ Row 15, beside the kernel's rxe, is measured in a guest and was not asked for: `
 pub struct About(pub Vec<(String, String)>);
 
 impl About {
-    pub fn here(repetitions: u32, guest: bool) -> About {
+    /// The machine, and the versions of these packages.
+    pub fn here(repetitions: u32, guest: bool, packages: &[&str]) -> About {
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
         let info = read("/proc/cpuinfo");
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -73,8 +74,13 @@ impl About {
             ("repetitions".into(), repetitions.to_string()),
             ("guest".into(), if guest { "yes" } else { "no" }.into()),
         ];
-        about.extend(["perftest", "libucx0", "libfabric1", "valgrind"].map(|p| (p.into(), version(p))));
+        about.extend(packages.iter().map(|p| (p.to_string(), version(p))));
         About(about)
+    }
+
+    /// As lines of a table.
+    pub fn lines(&self) -> String {
+        self.0.iter().map(|(name, value)| format!("| {name} | {value} |\n")).collect()
     }
 }
 
@@ -82,7 +88,7 @@ impl About {
 pub fn compose(about: &About, rows: &[Judged], samples: &Samples, chart: &str, before: &str) -> String {
     let held = rows.iter().filter(|row| row.limit.is_some()).count();
     let parts = |name: &str| samples.median(name).map_or("?".into(), |value| format!("{value:.0}"));
-    let about_lines: String = about.0.iter().map(|(name, value)| format!("| {name} | {value} |\n")).collect();
+    let about_lines = about.lines();
     let guest = if about.0.contains(&("guest".into(), "yes".into())) { GUEST } else { NO_GUEST };
     let kept = before.split_once(BY_HAND).map_or("\n", |(_, kept)| kept);
     format!(
@@ -95,7 +101,8 @@ pub fn compose(about: &About, rows: &[Judged], samples: &Samples, chart: &str, b
     )
 }
 
-fn table(rows: &[Judged]) -> String {
+/// The rows as a table of the page.
+pub fn table(rows: &[Judged]) -> String {
     let mut out = "| row | measured | spread | reference | | spread | ratio | limit | |\n\
                    |---|---:|---:|---|---:|---:|---:|---|---|\n"
         .to_string();

@@ -63,13 +63,6 @@ impl Samples {
         Ok(median(values))
     }
 
-    /// Prints a line for each row; how many fall short of their limit.
-    pub fn show(&self, rows: &[Row<'_>]) -> Result<usize, String> {
-        let judged = self.judge(rows)?;
-        print!("{}", text(&judged));
-        Ok(short(&judged))
-    }
-
     /// Holds every row to its limit.
     pub fn judge(&self, rows: &[Row<'_>]) -> Result<Vec<Judged>, String> {
         rows.iter().map(|row| self.judge_one(row)).collect()

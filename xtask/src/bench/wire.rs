@@ -1,10 +1,11 @@
-//! RC between two network namespaces beside plain UDP of the same shape and iperf3's TCP; target/bench-wire.json.
+//! RC between two network namespaces beside plain UDP of the same shape and iperf3's TCP; target/bench-wire.json, and a page.
 use std::time::Duration;
 
 use super::{
     client::{self, Device},
     guest, own,
-    table::{Limit, Samples, row},
+    table::{self, Judged, Limit, Samples, row},
+    wire_page, write,
 };
 use crate::{
     apt,
@@ -37,7 +38,7 @@ pub struct Extent {
     pub others: bool,
 }
 
-/// Measures, shows the table and writes the file.
+/// Measures, shows the table and writes the files; with ANYVERBS_UPDATE_DOCS also docs/PERFORMANCE-WIRE.md.
 pub fn bench(repetitions: u32) -> Result<(), String> {
     if !run::is_root() {
         return Err("needs root: it makes two network namespaces".into());
@@ -49,7 +50,8 @@ pub fn bench(repetitions: u32) -> Result<(), String> {
         "medians of {repetitions} interleaved repetitions, one run; two network namespaces joined by veth, each end polls on a \
          core of its own\n"
     );
-    let mut short = show(&samples, true)?;
+    let mut rows = judge(&samples, true)?;
+    print!("{}", table::text(&rows));
     for side in ["sends", "receives"] {
         let figure = samples.median(&format!("instructions_{side}"))?;
         println!("WRITE 1 MiB, MTU 9000: {figure:.0} instructions of ours a packet on the side that {side}");
@@ -57,11 +59,22 @@ pub fn bench(repetitions: u32) -> Result<(), String> {
     // What the guest cannot measure takes nothing away from what was measured here.
     let guest = guest::measure(&stage, repetitions, &mut samples);
     if guest.is_ok() {
-        println!();
-        short += guest::show(&samples)?;
+        let more = guest::judge(&samples)?;
+        print!("\n{}", table::text(&more));
+        rows.extend(more);
     }
     samples.write(&file)?;
-    println!("\n{} figures in {}; {short} short of their limit", samples.len(), file.display());
+    let page = wire_page::compose(repetitions, &rows, &samples)?;
+    write(&stage::target().join("PERFORMANCE-WIRE.md"), &page)?;
+    if std::env::var_os("ANYVERBS_UPDATE_DOCS").is_some() {
+        write(&stage::root().join("docs/PERFORMANCE-WIRE.md"), &page)?;
+    }
+    println!(
+        "\n{} figures in {}, page beside it; {} short of their limit",
+        samples.len(),
+        file.display(),
+        table::short(&rows)
+    );
     guest
 }
 
@@ -192,8 +205,8 @@ fn once(
     Ok(())
 }
 
-/// Shows the table, with what iperf3 and perftest measure or not; how many figures fall short of their limit.
-pub fn show(samples: &Samples, with_others: bool) -> Result<usize, String> {
+/// The rows of what was measured, with what iperf3 and perftest measure or not.
+pub fn judge(samples: &Samples, with_others: bool) -> Result<Vec<Judged>, String> {
     let mut lines = Vec::new();
     for (mtu, path) in MTUS {
         for family in [4, 6] {
@@ -222,5 +235,5 @@ pub fn show(samples: &Samples, with_others: bool) -> Result<usize, String> {
     }
     let rows: Vec<_> =
         lines.iter().map(|(what, figure, floor, is, limit)| row(what, figure, floor, is, *limit)).collect();
-    samples.show(&rows)
+    samples.judge(&rows)
 }

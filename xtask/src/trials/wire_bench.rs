@@ -32,6 +32,6 @@ fn wire_bench(ctx: &mut Ctx<'_>) {
     // The bench makes two of its own.
     drop(net);
     let brief = Extent { repetitions: 1, each: 10, counts: false, others: false };
-    let shown = wire::measure(ctx.stage, brief).and_then(|samples| wire::show(&samples, false));
+    let shown = wire::measure(ctx.stage, brief).and_then(|samples| wire::judge(&samples, false));
     ctx.check("bench wire, briefly", shown.map(drop));
 }
