@@ -401,6 +401,15 @@ static void moving(void)
     fail_with("an atomic of four bytes", IBV_WR_ATOMIC_FETCH_AND_ADD, &sge, (uintptr_t)b.buffer, b.mr->rkey);
 }
 
+/* To INIT from wherever it is. */
+static void begin_anew(struct ibv_qp *qp)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+
+    ZERO(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+    ZERO(to_init(qp));
+}
+
 /* To RTS with few retries. */
 static void few_retries(void)
 {
@@ -428,6 +437,20 @@ static void waiting(void)
     ZERO(to_err(b.qp));
     sge = sge_of(&a, 0, 8);
     fail_with("the peer's QP is in ERR", IBV_WR_SEND, &sge, 0, 0);
+    few_retries();
+    begin_anew(b.qp);
+    sge = sge_of(&a, 0, 8);
+    fail_with("the peer's QP is in INIT", IBV_WR_SEND, &sge, 0, 0);
+    few_retries();
+    begin_anew(b.qp);
+    ZERO(to_rtr(b.qp, a.qp->qp_num, 7, &a.gid));
+    sge = sge_of(&a, 0, 8);
+    fail_with("the peer expects another PSN", IBV_WR_SEND, &sge, 0, 0);
+    few_retries();
+    begin_anew(b.qp);
+    ZERO(to_rtr(b.qp, b.qp->qp_num, 1, &b.gid));
+    sge = sge_of(&a, 0, 8);
+    fail_with("the peer is connected to another QP", IBV_WR_SEND, &sge, 0, 0);
 }
 
 /* An XRC sender names an SRQ that is none. */

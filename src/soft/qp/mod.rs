@@ -12,6 +12,7 @@ pub mod recvq;
 pub mod requester;
 pub mod responder;
 pub mod sendq;
+mod silence;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

@@ -4,9 +4,10 @@ use std::fmt;
 use super::requester::RetryLimits;
 use super::responder::Request;
 use super::sendq::Wqe;
+use super::silence::Silence;
 use super::{Nak, Qp};
 use crate::soft::mem::PdId;
-use crate::soft::types::{Access, Key, MAX_MESSAGE, QpType, SendFlags, Sge, WcStatus, WrOpcode};
+use crate::soft::types::{Access, Key, MAX_MESSAGE, Psn, QpType, SendFlags, Sge, WcStatus, WrOpcode};
 
 /// What a QP and a region must allow for a request of this opcode.
 pub fn needed(op: WrOpcode) -> Access {
@@ -30,11 +31,13 @@ pub struct Failed<'a> {
     pub status: WcStatus,
     #[allow(missing_docs)]
     pub retry: &'a RetryLimits,
+    /// Its number.
+    pub psn: Psn,
 }
 
 impl fmt::Display for Failed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failed { qp, wqe, sges, status, retry } = self;
+        let Failed { qp, wqe, sges, status, retry, psn } = self;
         let (num, op, wr_id) = (qp.num, wqe.opcode, wqe.wr_id);
         write!(f, "qp {num:?}: {op} wr_id={wr_id} completes with {status}: ")?;
         let inline = wqe.flags.contains(SendFlags::INLINE);
@@ -67,7 +70,8 @@ impl fmt::Display for Failed<'_> {
                 let ms = retry.timeout_ns().unwrap_or(0) as f64 / 1e6;
                 write!(
                     f,
-                    "no answer from qp {peer:?} at the first try and {retry_cnt} more (retry_cnt={retry_cnt}, timeout={timeout}: {ms:.1} ms each)"
+                    "no answer from qp {peer:?} at the first try and {retry_cnt} more (retry_cnt={retry_cnt}, timeout={timeout}: {ms:.1} ms each){}",
+                    Silence { qp, psn: *psn }
                 )
             }
             WcStatus::RemAccessErr => {
@@ -175,6 +179,9 @@ fn region(f: &mut fmt::Formatter<'_>, qp: &Qp, key: Key) -> fmt::Result {
     }
 }
 
+/// SGEs that are named where it is not known which one it is.
+const SHOWN: usize = 4;
+
 /// Why SGEs of our own do not serve.
 pub struct Local<'a> {
     #[allow(missing_docs)]
@@ -196,7 +203,12 @@ impl fmt::Display for Local<'_> {
             write!(f, "sg_list[{i}] lkey {lkey:?}: {denied} (asked for {need}0x{addr:x}+{len})")?;
             return region(f, self.qp, lkey);
         }
-        write!(f, "SGEs {:?}", self.sges)
+        f.write_str("registered memory that is not there, at one of")?;
+        let more = self.sges.len().saturating_sub(SHOWN);
+        for Sge { addr, length, lkey } in self.sges.iter().take(SHOWN) {
+            write!(f, " 0x{addr:x}+{length} (lkey {lkey:?})")?;
+        }
+        if more > 0 { write!(f, " and {more} more") } else { Ok(()) }
     }
 }
 

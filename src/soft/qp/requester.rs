@@ -491,7 +491,8 @@ impl Requester {
         let killed = self.is_killed(qp, at);
         if !killed {
             let (wqe, sges) = (self.queue.wqe(at), self.queue.sges(at));
-            explain(format_args!("{}", reason::Failed { qp, wqe, sges, status, retry: &self.retry }));
+            let (retry, psn) = (&self.retry, self.psn_of(at));
+            explain(format_args!("{}", reason::Failed { qp, wqe, sges, status, retry, psn }));
         }
         // Unreliable QPs keep receiving: only the send queue stops (IBA 10.3.1, SQE).
         if qp.is_reliable() || killed {
