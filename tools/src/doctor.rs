@@ -1,6 +1,6 @@
 //! `anyverbs doctor`: what this machine offers the embedded device, one line each, and what to do where something is missing.
 use std::{
-    fs,
+    env, fs,
     io::{self, Write},
     net::SocketAddr,
     process::{Command, ExitCode, Stdio},
@@ -59,11 +59,12 @@ fn library() -> (Verdict, String) {
 
 /// The devices with their GIDs, as a program under `anyverbs run` sees them: this program itself, started that way.
 fn devices() -> Vec<(String, (Verdict, String))> {
-    let shown = std::env::current_exe().and_then(|own| {
-        Command::new(own).args(["run", "sh", "-c", LIST]).stdin(Stdio::null()).stderr(Stdio::null()).output()
+    let shown = env::current_exe().and_then(|own| {
+        let mut command = Command::new(own);
+        command.args(["run", "sh", "-c", LIST]).env("ANYVERBS_EXPLAIN", "1").stdin(Stdio::null()).output()
     });
-    let text = match shown {
-        Ok(shown) => String::from_utf8_lossy(&shown.stdout).into_owned(),
+    let (text, told) = match shown {
+        Ok(shown) => (lossy(&shown.stdout), lossy(&shown.stderr)),
         Err(why) => return vec![("devices".into(), (Verdict::Bad, why.to_string()))],
     };
     let mut lines: Vec<_> = text
@@ -71,11 +72,35 @@ fn devices() -> Vec<(String, (Verdict, String))> {
         .filter_map(|line| line.split_once('\t'))
         .map(|(topic, text)| (topic.to_string(), (Verdict::Good, text.to_string())))
         .collect();
+    // The reasons, once each: the shell and its children look by themselves.
+    let mut reasons: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("anyverbs: ")).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
     if lines.is_empty() {
-        let why = "no embedded device is listed: ANYVERBS_SOFT=0 hides it, kernel devices hide it unless ANYVERBS_SOFT=1";
-        lines.push(("devices".into(), (Verdict::Bad, why.into())));
+        lines.push(("devices".into(), (Verdict::Bad, why_none(!reasons.is_empty()).into())));
     }
+    lines.extend(
+        reasons.into_iter().map(|reason| ("library says".into(), (Verdict::Note, reason.to_string()))),
+    );
     lines
+}
+
+/// Why no embedded device is shown; `is_told` where the library has said something.
+fn why_none(is_told: bool) -> &'static str {
+    let asked = env::var_os("ANYVERBS_SOFT").unwrap_or_default();
+    if asked == "0" {
+        "none is listed: ANYVERBS_SOFT=0 hides them"
+    } else if asked != "1" && !kernel_names().is_empty() {
+        "none is listed: kernel devices hide them unless ANYVERBS_SOFT=1"
+    } else if is_told {
+        "none opens; why, the library says below"
+    } else {
+        "none opens, and the library does not say why"
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// One line a device and one a GID, topic and text with a tab between; kernel devices are not ours to tell of.
@@ -99,13 +124,13 @@ for path in /sys/class/infiniband/*; do
 done
 "#;
 
+fn kernel_names() -> Vec<String> {
+    let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
 fn kernel_devices() -> (Verdict, String) {
-    let names: Vec<String> = fs::read_dir("/sys/class/infiniband")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let names = kernel_names();
     match names.is_empty() {
         true => (Verdict::Good, "none; the embedded device is listed without being asked for".into()),
         false => (

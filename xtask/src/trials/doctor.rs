@@ -1,0 +1,47 @@
+//! `anyverbs doctor` tells what is wrong here, and why.
+use std::time::Duration;
+
+use crate::{
+    place::Place,
+    report::{Ctx, Trial},
+    run,
+    trials::here,
+};
+
+pub const TRIALS: &[Trial] = &[Trial { name: "doctor", limit: Duration::from_secs(60), run: doctor }];
+
+const LIMIT: Duration = Duration::from_secs(15);
+
+fn doctor(ctx: &mut Ctx<'_>) {
+    let place = here(ctx);
+    for (name, value, code, lines) in [
+        (
+            "ANYVERBS_FAULTS",
+            "nonsense",
+            1,
+            &["BAD  devices: none opens", "note library says: ANYVERBS_FAULTS: \"nonsense\": expected "][..],
+        ),
+        ("ANYVERBS_SOFT", "0", 1, &["BAD  devices: none is listed: ANYVERBS_SOFT=0 hides them"]),
+        ("ANYVERBS_GSO", "no", 0, &["note library says: ANYVERBS_GSO=\"no\": expected 0 or 1"]),
+        ("ANYVERBS_FOO", "1", 0, &["note library says: ANYVERBS_FOO: no such setting"]),
+    ] {
+        // Asked for or not.
+        for explain in ["0", "1"] {
+            let place = place.clone().with_env(name, value).with_env("ANYVERBS_EXPLAIN", explain);
+            ctx.check(format!("{name}={value}, explanations {explain}"), says(&place, code, lines));
+        }
+    }
+}
+
+/// Exits with this code, has a line that begins with each of these, and none twice.
+fn says(place: &Place, code: i32, lines: &[&str]) -> Result<(), String> {
+    let told = run::run(place.command("/anyverbs", ["doctor"]), LIMIT)?;
+    let begins = |begin: &str| told.out.lines().filter(|line| line.starts_with(begin)).count();
+    if let Some(missing) = lines.iter().find(|begin| begins(begin) != 1) {
+        return Err(format!("{} lines {missing:?} in: {told}", begins(missing)));
+    }
+    match told.code == Some(code) && told.err.is_empty() {
+        true => Ok(()),
+        false => Err(format!("not exit code {code} in silence: {told}")),
+    }
+}
