@@ -1,8 +1,12 @@
 //! `anyverbs doctor`: what this machine offers the embedded device, one line each, and what to do where something is missing.
 use std::{
-    env, fs,
+    env,
+    ffi::{CStr, CString, OsStr},
+    fs,
     io::{self, Write},
     net::SocketAddr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
@@ -36,6 +40,7 @@ pub fn doctor() -> ExitCode {
         }
     };
     say("libraries", library());
+    say("a program by itself", by_itself());
     for (topic, line) in devices() {
         say(&topic, line);
     }
@@ -55,6 +60,39 @@ fn library() -> (Verdict, String) {
         Ok(folder) => (Verdict::Good, folder.display().to_string()),
         Err(why) => (Verdict::Bad, why.to_string()),
     }
+}
+
+/// What a program gets that is started as it is: the loader is asked by this program, which has no path of its own.
+fn by_itself() -> (Verdict, String) {
+    let ours = libraries::folder().and_then(|folder| folder.join(libraries::VERBS).canonicalize()).ok();
+    match loaded() {
+        Some(file) if Some(&file) == ours.as_ref() => {
+            (Verdict::Good, format!("loads {} of these libraries", libraries::VERBS))
+        }
+        Some(file) => {
+            (Verdict::Note, format!("loads {}, not these: start programs by `anyverbs run`", file.display()))
+        }
+        None => (Verdict::Note, format!("finds no {}: start programs by `anyverbs run`", libraries::VERBS)),
+    }
+}
+
+/// The file that the loader takes for libibverbs in this environment: by LD_PRELOAD, LD_LIBRARY_PATH or its cache.
+fn loaded() -> Option<PathBuf> {
+    let name = CString::new(libraries::VERBS).ok()?;
+    // SAFETY: the names are C strings; the library stays loaded, and with it what the answer points to.
+    let file = unsafe {
+        let library = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
+        if library.is_null() {
+            return None;
+        }
+        let function = libc::dlsym(library, c"ibv_get_device_list".as_ptr());
+        let mut about: libc::Dl_info = std::mem::zeroed();
+        if function.is_null() || libc::dladdr(function, &mut about) == 0 {
+            return None;
+        }
+        Path::new(OsStr::from_bytes(CStr::from_ptr(about.dli_fname).to_bytes())).to_path_buf()
+    };
+    Some(file.canonicalize().unwrap_or(file))
 }
 
 /// The devices with their GIDs, as a program under `anyverbs run` sees them: this program itself, started that way.

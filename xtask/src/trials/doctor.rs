@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use crate::{
-    place::Place,
+    place::{Place, Via},
     report::{Ctx, Trial},
     run,
     trials::here,
@@ -14,6 +14,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 
 fn doctor(ctx: &mut Ctx<'_>) {
     let place = here(ctx);
+    by_itself(ctx, &place);
     for (name, value, code, lines) in [
         (
             "ANYVERBS_FAULTS",
@@ -31,6 +32,20 @@ fn doctor(ctx: &mut Ctx<'_>) {
             ctx.check(format!("{name}={value}, explanations {explain}"), says(&place, code, lines));
         }
     }
+}
+
+/// Names the library that a program gets without `anyverbs run`: ours by path and by preload, or the distribution's.
+fn by_itself(ctx: &mut Ctx<'_>, place: &Place) {
+    for via in [Via::Path, Via::Preload] {
+        let place = place.clone().by(via);
+        let ours = "ok   a program by itself: loads libibverbs.so.1 of these libraries";
+        ctx.check(format!("what a program loads, {}", place.label()), says(&place, 0, &[ours]));
+    }
+    let place = place.clone().by(Via::System);
+    let other = says(&place, 0, &["note a program by itself: loads /"]);
+    let none = "note a program by itself: finds no libibverbs.so.1: start programs by `anyverbs run`";
+    let check = other.or_else(|_| says(&place, 0, &[none]));
+    ctx.check(format!("what a program loads, {}", place.label()), check);
 }
 
 /// Exits with this code, has a line that begins with each of these, and none twice.
