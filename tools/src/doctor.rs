@@ -41,12 +41,14 @@ pub fn doctor() -> ExitCode {
     };
     say("libraries", library());
     say("a program by itself", by_itself());
-    for (topic, line) in devices() {
+    let devices = devices();
+    let is_alone = is_alone(&devices);
+    for (topic, line) in devices {
         say(&topic, line);
     }
     say("kernel devices", kernel_devices());
     say("cross-memory attach", cross_memory());
-    say("UDP port 4791", wire_port());
+    say("UDP port 4791", wire_port(is_alone));
     say("locked memory", locked_memory());
     say("processors", processors());
     if let Some(why) = &unwritten {
@@ -218,13 +220,22 @@ fn read_of_child() -> io::Result<()> {
     }
 }
 
+/// Whether there are GIDs, and all are of the loopback interface.
+fn is_alone(devices: &[(String, (Verdict, String))]) -> bool {
+    let mut gids = devices.iter().filter(|(topic, _)| topic.contains(" GID ")).peekable();
+    gids.peek().is_some() && gids.all(|(_, (_, text))| text.ends_with(" lo"))
+}
+
 /// Processes of ours share it; the kernel's soft-RoCE does not.
-fn wire_port() -> (Verdict, String) {
+fn wire_port(is_alone: bool) -> (Verdict, String) {
     let bound = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).and_then(|socket| {
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from(([0, 0, 0, 0], 4791)).into())
     });
     match bound {
+        Ok(()) if is_alone => {
+            (Verdict::Note, "free, but only lo has addresses: other hosts cannot be reached".into())
+        }
         Ok(()) => (Verdict::Good, "other hosts can be reached".into()),
         Err(why) => (
             Verdict::Note,

@@ -15,6 +15,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 fn doctor(ctx: &mut Ctx<'_>) {
     let place = here(ctx);
     by_itself(ctx, &place);
+    without_network(ctx, &place);
     for (name, value, code, lines) in [
         (
             "ANYVERBS_FAULTS",
@@ -31,6 +32,18 @@ fn doctor(ctx: &mut Ctx<'_>) {
             let place = place.clone().with_env(name, value).with_env("ANYVERBS_EXPLAIN", explain);
             ctx.check(format!("{name}={value}, explanations {explain}"), says(&place, code, lines));
         }
+    }
+}
+
+/// A host that has the loopback interface alone, up or down, reaches no other.
+fn without_network(ctx: &mut Ctx<'_>, place: &Place) {
+    if !run::is_root() {
+        return ctx.skip("without a network", "needs root");
+    }
+    for (what, script) in [("lo is down", "exec \"$@\""), ("lo is up", "ip link set lo up && exec \"$@\"")] {
+        let place = place.clone().inside(&["unshare", "-n", "sh", "-c", script, "sh"]);
+        let told = says(&place, 0, &["note UDP port 4791: free, but only lo has addresses"]);
+        ctx.check(format!("without a network, {what}"), told);
     }
 }
 
