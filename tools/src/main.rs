@@ -45,6 +45,7 @@ enum Command {
     /// Shows what devices, processes and queue pairs have counted: packets, bytes, retries, errors.
     ///
     /// Processes of this user are seen, or all for root. They are not asked, and nothing of them changes.
+    #[command(after_help = stats::legend())]
     Stats(stats::Stats),
 }
 
