@@ -85,6 +85,16 @@ fn readme_lists_every_setting_and_no_other() {
 }
 
 #[test]
+fn man_page_lists_every_setting_and_no_other() {
+    let page = read("docs/man/anyverbs.1");
+    let items = page.lines().filter(|line| line.starts_with(".B ANYVERBS_"));
+    let listed: Vec<String> = items.flat_map(names).collect();
+    let known: BTreeSet<String> = SETTINGS.iter().map(|(name, _)| name.to_string()).collect();
+    assert_eq!(listed.len(), known.len(), "{listed:?}");
+    assert_eq!(listed.into_iter().collect::<BTreeSet<_>>(), known);
+}
+
+#[test]
 fn every_variable_in_the_sources_is_known() {
     let mut known: BTreeSet<String> = SETTINGS.iter().map(|(name, _)| name.to_string()).collect();
     known.extend(WORKSHOP.map(String::from));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// What most of them say: the one word that changes something, and the one that says what holds anyway.
 const SWITCH: &[&str] = &["0", "1"];
 
-/// Every setting of the library with the words that it may be; none where it is a text that its reader judges. README.md has the same list.
+/// Every setting of the library with the words that it may be; none where it is a text that its reader judges. README.md and the man page have the same list.
 pub const SETTINGS: [(&str, &[&str]); 15] = [
     ("ANYVERBS_DEVICES", &[]),
     ("ANYVERBS_DEVICE_NAME", &[]),

@@ -28,7 +28,7 @@ cargo xtask fuzz [SECONDS [TARGET]]          fuzz on an idle processor; `fuzz me
 cargo xtask bench kernel                     instructions on the kernel's rxe beside Debian's library, in the guest
 cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
 cargo xtask guest --distro sid COMMAND...    the same in a Debian sid root there
-cargo xtask install --prefix P [--destdir D] libraries, links, anyverbs, headers, pkg-config file
+cargo xtask install --prefix P [--destdir D] libraries, anyverbs, man page, headers, pkg-config file
 cargo xtask stage                            build libraries and tools, print the folder for LD_LIBRARY_PATH";
 
 fn main() -> ExitCode {
