@@ -33,6 +33,7 @@ static FIRST: AtomicPtr<Device> = AtomicPtr::new(ptr::null_mut());
 
 /// The devices present now, each with a reference of its own that `release` gives back.
 pub fn list(providers: &[&'static dyn Provider]) -> Vec<*mut ibv_device> {
+    crate::sys::settings::check();
     let kernel = crate::core::sysfs::kernel_has_devices();
     let mut devices = Vec::new();
     for &provider in providers {

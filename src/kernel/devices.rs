@@ -4,7 +4,7 @@ use super::plugin::{self, load};
 use super::rxe;
 use crate::provider::Found;
 use crate::sys::lock::Lock;
-use crate::sys::log;
+use crate::sys::{log, settings};
 
 /// Who serves a device.
 #[derive(Clone, Copy)]
@@ -104,7 +104,7 @@ impl Table {
 
     /// Lets our own provider, then the registered ones, have what nobody serves yet. `ANYVERBS_PROVIDER=plugin` leaves ours out.
     fn serve(&mut self) {
-        let own = std::env::var_os("ANYVERBS_PROVIDER").is_none_or(|said| said != "plugin");
+        let own = settings::choose("ANYVERBS_PROVIDER").is_none();
         for &token in &self.order {
             let seen = &mut self.seen[token];
             if seen.served.is_none() {

@@ -6,7 +6,7 @@ use super::gid::GidTable;
 use super::lid::Lids;
 use super::types::{MAX_MESSAGE, Mtu};
 use crate::abi::*;
-use crate::sys::log::explain;
+use crate::sys::settings;
 
 /// What one device offers, and what the queues and tables enforce.
 pub mod limits {
@@ -94,14 +94,15 @@ pub struct Device {
 /// `ANYVERBS_DEVICES` says how many, `ANYVERBS_DEVICE_NAME` what they are called. None of this is obeyed in a setuid program.
 pub fn listed(kernel_has_devices: bool) -> Vec<Device> {
     let var = |name| if crate::sys::is_setuid() { None } else { std::env::var(name).ok() };
-    let wanted = crate::sys::settings::choose("ANYVERBS_SOFT", &["0", "1"]);
+    let wanted = settings::choose("ANYVERBS_SOFT");
     if !wanted.map_or(!kernel_has_devices, |word| word == 1) {
         return Vec::new();
     }
     let base = var("ANYVERBS_DEVICE_NAME");
     let name = base.as_deref().filter(|n| is_name(n)).unwrap_or_else(|| {
         if let Some(bad) = &base {
-            explain(format_args!("ANYVERBS_DEVICE_NAME={bad:?} is not a device name; urxe0 is used"));
+            let reason = format_args!("ANYVERBS_DEVICE_NAME={bad:?} is not a device name; urxe0 is used");
+            settings::refuse("ANYVERBS_DEVICE_NAME", reason);
         }
         "urxe0"
     });
@@ -257,9 +258,10 @@ pub fn is_infiniband(value: Option<&str>) -> bool {
         Some("infiniband" | "ib") => true,
         None | Some("" | "ethernet" | "roce") => false,
         Some(other) => {
-            explain(format_args!(
+            let reason = format_args!(
                 "ANYVERBS_LINK_LAYER={other:?}: expected ethernet or infiniband; ethernet is used"
-            ));
+            );
+            settings::refuse("ANYVERBS_LINK_LAYER", reason);
             false
         }
     }
@@ -276,7 +278,8 @@ pub fn count(value: Option<&str>) -> u32 {
     match value.trim().parse() {
         Ok(n @ 1..=64) => n,
         _ => {
-            explain(format_args!("ANYVERBS_DEVICES={value:?} is not a number from 1 to 64; 1 is used"));
+            let reason = format_args!("ANYVERBS_DEVICES={value:?} is not a number from 1 to 64; 1 is used");
+            settings::refuse("ANYVERBS_DEVICES", reason);
             1
         }
     }

@@ -1,8 +1,12 @@
 //! `anyverbs doctor`: what this machine offers the embedded device, one line each, and what to do where something is missing.
 use std::{
+    env,
+    ffi::{CStr, CString, OsStr},
     fs,
     io::{self, Write},
     net::SocketAddr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
@@ -36,12 +40,15 @@ pub fn doctor() -> ExitCode {
         }
     };
     say("libraries", library());
-    for (topic, line) in devices() {
+    say("a program by itself", by_itself());
+    let devices = devices();
+    let is_alone = is_alone(&devices);
+    for (topic, line) in devices {
         say(&topic, line);
     }
     say("kernel devices", kernel_devices());
     say("cross-memory attach", cross_memory());
-    say("UDP port 4791", wire_port());
+    say("UDP port 4791", wire_port(is_alone));
     say("locked memory", locked_memory());
     say("processors", processors());
     if let Some(why) = &unwritten {
@@ -57,13 +64,47 @@ fn library() -> (Verdict, String) {
     }
 }
 
+/// What a program gets that is started as it is: the loader is asked by this program, which has no path of its own.
+fn by_itself() -> (Verdict, String) {
+    let ours = libraries::folder().and_then(|folder| folder.join(libraries::VERBS).canonicalize()).ok();
+    match loaded() {
+        Some(file) if Some(&file) == ours.as_ref() => {
+            (Verdict::Good, format!("loads {} of these libraries", libraries::VERBS))
+        }
+        Some(file) => {
+            (Verdict::Note, format!("loads {}, not these: start programs by `anyverbs run`", file.display()))
+        }
+        None => (Verdict::Note, format!("finds no {}: start programs by `anyverbs run`", libraries::VERBS)),
+    }
+}
+
+/// The file that the loader takes for libibverbs in this environment: by LD_PRELOAD, LD_LIBRARY_PATH or its cache.
+fn loaded() -> Option<PathBuf> {
+    let name = CString::new(libraries::VERBS).ok()?;
+    // SAFETY: the names are C strings; the library stays loaded, and with it what the answer points to.
+    let file = unsafe {
+        let library = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
+        if library.is_null() {
+            return None;
+        }
+        let function = libc::dlsym(library, c"ibv_get_device_list".as_ptr());
+        let mut about: libc::Dl_info = std::mem::zeroed();
+        if function.is_null() || libc::dladdr(function, &mut about) == 0 {
+            return None;
+        }
+        Path::new(OsStr::from_bytes(CStr::from_ptr(about.dli_fname).to_bytes())).to_path_buf()
+    };
+    Some(file.canonicalize().unwrap_or(file))
+}
+
 /// The devices with their GIDs, as a program under `anyverbs run` sees them: this program itself, started that way.
 fn devices() -> Vec<(String, (Verdict, String))> {
-    let shown = std::env::current_exe().and_then(|own| {
-        Command::new(own).args(["run", "sh", "-c", LIST]).stdin(Stdio::null()).stderr(Stdio::null()).output()
+    let shown = env::current_exe().and_then(|own| {
+        let mut command = Command::new(own);
+        command.args(["run", "sh", "-c", LIST]).env("ANYVERBS_EXPLAIN", "1").stdin(Stdio::null()).output()
     });
-    let text = match shown {
-        Ok(shown) => String::from_utf8_lossy(&shown.stdout).into_owned(),
+    let (text, told) = match shown {
+        Ok(shown) => (lossy(&shown.stdout), lossy(&shown.stderr)),
         Err(why) => return vec![("devices".into(), (Verdict::Bad, why.to_string()))],
     };
     let mut lines: Vec<_> = text
@@ -71,11 +112,35 @@ fn devices() -> Vec<(String, (Verdict, String))> {
         .filter_map(|line| line.split_once('\t'))
         .map(|(topic, text)| (topic.to_string(), (Verdict::Good, text.to_string())))
         .collect();
+    // The reasons, once each: the shell and its children look by themselves.
+    let mut reasons: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("anyverbs: ")).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
     if lines.is_empty() {
-        let why = "no embedded device is listed: ANYVERBS_SOFT=0 hides it, kernel devices hide it unless ANYVERBS_SOFT=1";
-        lines.push(("devices".into(), (Verdict::Bad, why.into())));
+        lines.push(("devices".into(), (Verdict::Bad, why_none(!reasons.is_empty()).into())));
     }
+    lines.extend(
+        reasons.into_iter().map(|reason| ("library says".into(), (Verdict::Note, reason.to_string()))),
+    );
     lines
+}
+
+/// Why no embedded device is shown; `is_told` where the library has said something.
+fn why_none(is_told: bool) -> &'static str {
+    let asked = env::var_os("ANYVERBS_SOFT").unwrap_or_default();
+    if asked == "0" {
+        "none is listed: ANYVERBS_SOFT=0 hides them"
+    } else if asked != "1" && !kernel_names().is_empty() {
+        "none is listed: kernel devices hide them unless ANYVERBS_SOFT=1"
+    } else if is_told {
+        "none opens; why, the library says below"
+    } else {
+        "none opens, and the library does not say why"
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// One line a device and one a GID, topic and text with a tab between; kernel devices are not ours to tell of.
@@ -99,13 +164,13 @@ for path in /sys/class/infiniband/*; do
 done
 "#;
 
+fn kernel_names() -> Vec<String> {
+    let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
 fn kernel_devices() -> (Verdict, String) {
-    let names: Vec<String> = fs::read_dir("/sys/class/infiniband")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let names = kernel_names();
     match names.is_empty() {
         true => (Verdict::Good, "none; the embedded device is listed without being asked for".into()),
         false => (
@@ -155,13 +220,22 @@ fn read_of_child() -> io::Result<()> {
     }
 }
 
+/// Whether there are GIDs, and all are of the loopback interface.
+fn is_alone(devices: &[(String, (Verdict, String))]) -> bool {
+    let mut gids = devices.iter().filter(|(topic, _)| topic.contains(" GID ")).peekable();
+    gids.peek().is_some() && gids.all(|(_, (_, text))| text.ends_with(" lo"))
+}
+
 /// Processes of ours share it; the kernel's soft-RoCE does not.
-fn wire_port() -> (Verdict, String) {
+fn wire_port(is_alone: bool) -> (Verdict, String) {
     let bound = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).and_then(|socket| {
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from(([0, 0, 0, 0], 4791)).into())
     });
     match bound {
+        Ok(()) if is_alone => {
+            (Verdict::Note, "free, but only lo has addresses: other hosts cannot be reached".into())
+        }
         Ok(()) => (Verdict::Good, "other hosts can be reached".into()),
         Err(why) => (
             Verdict::Note,

@@ -45,6 +45,7 @@ enum Command {
     /// Shows what devices, processes and queue pairs have counted: packets, bytes, retries, errors.
     ///
     /// Processes of this user are seen, or all for root. They are not asked, and nothing of them changes.
+    #[command(after_help = stats::legend())]
     Stats(stats::Stats),
 }
 
@@ -55,5 +56,23 @@ fn main() -> ExitCode {
         Command::Trace(trace) => trace.exec(),
         Command::Doctor => doctor::doctor(),
         Command::Stats(stats) => stats.run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn man_page_has_every_command_and_option() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/man/anyverbs.1");
+        let page = std::fs::read_to_string(page).expect("docs/man/anyverbs.1").replace('\\', "");
+        for command in Arguments::command().get_subcommands() {
+            assert!(page.contains(&format!("\n.B {}\n", command.get_name())), "{}", command.get_name());
+            for long in command.get_arguments().filter_map(clap::Arg::get_long) {
+                assert!(page.contains(&format!("--{long}")), "--{long}");
+            }
+        }
     }
 }

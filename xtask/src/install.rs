@@ -1,4 +1,4 @@
-//! `cargo xtask install --prefix P [--destdir D]`: libraries, links, the `anyverbs` command, headers and the pkg-config file.
+//! `cargo xtask install --prefix P [--destdir D]`: libraries, links, the `anyverbs` command, its man page, headers and the pkg-config file.
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -37,6 +37,7 @@ fn put(base: &Path, prefix: &str) -> io::Result<()> {
     stage::lay_out_tools(&stage::target().join("release"), base)?;
     let root = stage::root();
     copy_tree(&root.join("include"), &base.join("include"))?;
+    copy_tree(&root.join("docs/man"), &base.join("share/man/man1"))?;
     let pc = base.join("lib/pkgconfig");
     fs::create_dir_all(&pc)?;
     for entry in fs::read_dir(root.join("pkgconfig"))? {

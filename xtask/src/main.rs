@@ -28,13 +28,21 @@ cargo xtask fuzz [SECONDS [TARGET]]          fuzz on an idle processor; `fuzz me
 cargo xtask bench kernel                     instructions on the kernel's rxe beside Debian's library, in the guest
 cargo xtask guest COMMAND...                 run a command in a guest that has a kernel RDMA device
 cargo xtask guest --distro sid COMMAND...    the same in a Debian sid root there
-cargo xtask install --prefix P [--destdir D] libraries, links, anyverbs, headers, pkg-config file
+cargo xtask install --prefix P [--destdir D] libraries, anyverbs, man page, headers, pkg-config file
 cargo xtask stage                            build libraries and tools, print the folder for LD_LIBRARY_PATH";
 
 fn main() -> ExitCode {
     end_children_on_signals();
     let args: Vec<String> = env::args().skip(1).collect();
     let (name, rest) = args.split_first().map_or(("", &[][..]), |(name, rest)| (name.as_str(), rest));
+    let asks = |word: &String| ["-h", "--help"].contains(&word.as_str());
+    // What the guest runs has options of its own.
+    let own = if name == "guest" { &rest[..rest.len().min(1)] } else { rest };
+    let help = if args.first().is_some_and(asks) { Some(USAGE.to_string()) } else { usage(name) };
+    if let Some(help) = help.filter(|_| args.first().into_iter().chain(own).any(asks)) {
+        println!("{help}");
+        return ExitCode::SUCCESS;
+    }
     let result = match name {
         "demo" => demo::demo(),
         "test" => match test::test(rest) {
@@ -64,6 +72,23 @@ fn main() -> ExitCode {
     }
 }
 
+/// The lines of one command.
+fn usage(name: &str) -> Option<String> {
+    let mut lines = Vec::new();
+    let mut is_named = false;
+    for line in USAGE.lines() {
+        // A line that begins with spaces goes on with the one before.
+        if let Some(words) = line.strip_prefix("cargo xtask ") {
+            is_named = words.split(' ').next() == Some(name);
+        }
+        if is_named {
+            lines.push(line);
+        }
+    }
+    let steps = if name == "test" { format!("\nsteps: {}", test::steps().join(" ")) } else { String::new() };
+    (!lines.is_empty()).then(|| lines.join("\n") + &steps)
+}
+
 /// On SIGINT and SIGTERM our children go first. They run in groups of their own and would otherwise stay.
 fn end_children_on_signals() {
     // SAFETY: the set is filled before it is used, and the mask is changed before any other thread exists.
@@ -82,4 +107,20 @@ fn end_children_on_signals() {
         run::kill_all();
         std::process::exit(128 + number);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_of_a_command_is_its_lines() {
+        let lines = |name| usage(name).unwrap_or_default().lines().count();
+        assert_eq!([lines("install"), lines("bench"), lines("guest"), lines("nosuch")], [1, 4, 2, 0]);
+        let test = usage("test").unwrap();
+        assert!(
+            test.starts_with("cargo xtask test ") && test.contains("\nsteps: cargo-test simulation"),
+            "{test}"
+        );
+    }
 }

@@ -13,6 +13,9 @@ use crate::{
     trials::{self, sid},
 };
 
+/// The step of cargo's own tests.
+const CARGO_TEST: &str = "cargo-test";
+
 /// Runs what `args` ask for; `Ok(true)` when everything that had to run did and passed.
 pub fn test(args: &[String]) -> Result<bool, String> {
     let mut tally = Tally::default();
@@ -26,6 +29,11 @@ pub fn test(args: &[String]) -> Result<bool, String> {
             word => filters.push(word),
         }
     }
+    let steps = steps();
+    let unknown = |word: &&&str| distro.is_none() && !steps.iter().any(|step| step.contains(**word));
+    if let Some(word) = filters.iter().find(unknown) {
+        return Err(format!("no step has {word:?} in its name; there are {}", steps.join(" ")));
+    }
     apt::ensure(apt::TEST)?;
     match distro {
         Some("sid") => {
@@ -35,7 +43,7 @@ pub fn test(args: &[String]) -> Result<bool, String> {
         Some(other) => return Err(format!("unknown distribution {other}; there is sid")),
         None => {
             let chosen = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
-            if chosen("cargo-test") {
+            if chosen(CARGO_TEST) {
                 cargo_test(&mut tally);
             }
             let trials: Vec<_> = trials::all().filter(|t| chosen(t.name)).collect();
@@ -51,9 +59,15 @@ pub fn test(args: &[String]) -> Result<bool, String> {
     Ok(tally.close(distro.is_none() && filters.is_empty()))
 }
 
+/// The names of all steps, in order.
+pub fn steps() -> Vec<&'static str> {
+    let trials = trials::all().map(|trial| trial.name);
+    [CARGO_TEST].into_iter().chain(trials).chain(trials::beside().map(|step| step.name)).collect()
+}
+
 /// Unit and integration tests by cargo; its tests are counted one by one.
 fn cargo_test(tally: &mut Tally) {
-    let step = "cargo-test";
+    let step = CARGO_TEST;
     tally.repeatable(step, |tally| {
         let mut cmd: Command = stage::cargo(&["test", "--workspace", "--no-fail-fast"]);
         cmd.env("CARGO_TERM_COLOR", "never");
@@ -87,4 +101,20 @@ pub fn count(outcome: &Outcome, mut check: impl FnMut(&str, Result<(), String>))
         check("tests", Err("none ran".into()));
     }
     counted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_there_is_not_is_refused_with_the_names_of_all() {
+        for words in [&["nosuchstep"][..], &["doctor", "nosuchstep"]] {
+            let why = test(&words.iter().map(|word| word.to_string()).collect::<Vec<_>>()).unwrap_err();
+            assert!(
+                why.starts_with("no step has \"nosuchstep\" in its name; there are cargo-test "),
+                "{why}"
+            );
+        }
+    }
 }

@@ -17,6 +17,8 @@ use anyverbs_counters::{
 };
 use clap::Args;
 
+pub use plain::legend;
+
 /// What to show, and how.
 #[derive(Args)]
 pub struct Stats {

@@ -8,29 +8,70 @@ use anyverbs_counters::{
 
 use super::{Kind, Picture, Port, Set};
 
-/// A column: its head, the counters it is the sum of, by which names they go, and whether it is told as a rate.
+/// A column: its head, what it means, the counters it is the sum of, by which names they go, and whether it is told as a rate.
 struct Column {
     head: &'static str,
+    means: &'static str,
     sum: &'static [&'static [&'static str]],
     bytes: bool,
     is_rate: bool,
 }
 
-const fn column(head: &'static str, sum: &'static [&'static [&'static str]]) -> Column {
-    Column { head, sum, bytes: false, is_rate: false }
+const fn column(head: &'static str, means: &'static str, sum: &'static [&'static [&'static str]]) -> Column {
+    Column { head, means, sum, bytes: false, is_rate: false }
 }
 
+/// `docs/COUNTERS.md` has the same table; a test holds it to this one.
 const COLUMNS: [Column; 9] = [
-    Column { is_rate: true, ..column("sent", &[&["port_xmit_packets", "sent_pkts"]]) },
-    Column { is_rate: true, bytes: true, ..column("sent-bytes", &[&["port_xmit_data"]]) },
-    Column { is_rate: true, ..column("rcvd", &[&["port_rcv_packets", "rcvd_pkts"]]) },
-    Column { is_rate: true, bytes: true, ..column("rcvd-bytes", &[&["port_rcv_data"]]) },
-    column("retrans", &[&["retrans_pkts"]]),
-    column("rnr", &[&["rcvd_rnr_err", "rnr_nak_retry_err"], &["send_rnr_err", "out_of_buffer"]]),
-    column("seq", &[&["rcvd_seq_err", "packet_seq_err"], &["out_of_seq_request", "out_of_sequence"]]),
-    column("timeout", &[&["local_ack_timeout_err"]]),
-    column("errors", &[&["port_rcv_errors"], &["rx_drops"], &["req_cqe_error"], &["resp_cqe_error"]]),
+    Column {
+        is_rate: true,
+        ..column(
+            "sent",
+            "packets sent, acknowledgements and retries too",
+            &[&["port_xmit_packets", "sent_pkts"]],
+        )
+    },
+    Column {
+        is_rate: true,
+        bytes: true,
+        ..column("sent-bytes", "bytes of these, from BTH to ICRC", &[&["port_xmit_data"]])
+    },
+    Column { is_rate: true, ..column("rcvd", "packets received", &[&["port_rcv_packets", "rcvd_pkts"]]) },
+    Column {
+        is_rate: true,
+        bytes: true,
+        ..column("rcvd-bytes", "bytes of these, from BTH to ICRC", &[&["port_rcv_data"]])
+    },
+    column("retrans", "packets sent again", &[&["retrans_pkts"]]),
+    column(
+        "rnr",
+        "RNR NAKs (no receive was posted), received and sent",
+        &[&["rcvd_rnr_err", "rnr_nak_retry_err"], &["send_rnr_err", "out_of_buffer"]],
+    ),
+    column(
+        "seq",
+        "sequence error NAKs received, and requests received ahead of the one expected",
+        &[&["rcvd_seq_err", "packet_seq_err"], &["out_of_seq_request", "out_of_sequence"]],
+    ),
+    column("timeout", "times that the local ACK timeout ran out", &[&["local_ack_timeout_err"]]),
+    column(
+        "errors",
+        "packets received that were wrong or that no queue pair wanted, and requests that failed, flushed ones not",
+        &[&["port_rcv_errors"], &["rx_drops"], &["req_cqe_error"], &["resp_cqe_error"]],
+    ),
 ];
+
+/// What the columns and lines mean, for the help.
+pub fn legend() -> String {
+    let mut text = "Columns:\n".to_string();
+    for column in &COLUMNS {
+        let _ = writeln!(text, "  {:<10}  {}", column.head, column.means);
+    }
+    text += "\nWith --watch the first four are told for a second (/s). A - means that the device has no such counter.\n\
+             A queue pair is told by number, type, state, and where it is connected by way, number, process and\n\
+             address of the other one. Which counters a column is the sum of: docs/COUNTERS.md.";
+    text
+}
 
 /// A line: what it is about, its counters now, and those before, if it was there.
 struct Line {
@@ -190,6 +231,23 @@ mod tests {
             (scaled(9_999_600.0), scaled(2.5e10), scaled(1e17)),
             ("10.0M".into(), "25.0G".into(), "100000T".into())
         );
+    }
+
+    #[test]
+    fn the_page_explains_every_column() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/COUNTERS.md");
+        let page = std::fs::read_to_string(page).expect("docs/COUNTERS.md");
+        let rows = COLUMNS.map(|column| {
+            let counters = column
+                .sum
+                .iter()
+                .map(|names| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or "));
+            let times = if column.bytes { " times 4" } else { "" };
+            let sum = counters.collect::<Vec<_>>().join(", plus ");
+            format!("| {} | {} | {sum}{times} |\n", column.head, column.means)
+        });
+        let table = "| column | what it says | sum of |\n| --- | --- | --- |\n".to_string() + &rows.concat();
+        assert!(page.contains(&table), "docs/COUNTERS.md lacks:\n{table}");
     }
 
     #[test]

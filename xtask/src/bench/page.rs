@@ -19,8 +19,8 @@ const HOW: &str = "\
 - Each process is pinned to a core of its own, the client to the first, the server to the second. All programs of a repetition run one after the
   other, a figure next to what it is compared with; a figure is the median of the repetitions, its spread how far the middle half of them lies apart.
 - Clients are Debian's perftest programs as they are (`pt_` figures: typical latency, average rate), and programs of ours (`c-tests/bench`) for what they
-  cannot do: rows 4, 6 with a target that polls, 9, 10, 11, 13, 14 and 16, and the rows without a number. No progress thread spins
-  (`ANYVERBS_PROGRESS` is not set).
+  cannot do: rows 4, 6 with a target that polls, 9, 10, 11, 13, 14 and 16, and the rows without a number. No thread of ours
+  spins.
 - Floors are programs of ours in the same run: a cache line written on one core and read on the other (a hop, one way), loops of process_vm_writev and
   process_vm_readv, memcpy, and an eventfd on which each end sleeps in turn. READ is held to process_vm_readv. Row 7 takes
   their rate over the whole time, as perftest and UCX do; other figures of ours are medians of short chunks.

@@ -46,6 +46,9 @@ fn installed(ctx: &mut Ctx<'_>) {
         server.finish(Duration::from_secs(5)).success().map(drop)
     })();
     ctx.check("a program built with pkg-config runs", built);
+    let page = fs::read_to_string(folder.join("share/man/man1/anyverbs.1"));
+    let has_page = page.map_err(|why| format!("share/man/man1/anyverbs.1: {why}")).map(drop);
+    ctx.check("the man page of anyverbs", has_page);
     let _ = fs::remove_dir_all(&folder);
 }
 

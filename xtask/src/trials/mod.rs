@@ -13,6 +13,7 @@ mod bulk;
 mod checkers;
 mod conformance;
 mod congestion;
+mod doctor;
 mod faults;
 mod forged;
 mod fuzz;
@@ -84,6 +85,7 @@ pub fn all() -> impl Iterator<Item = &'static Trial> {
         kernel::TRIALS,
         pyverbs::TRIALS,
         view::TRIALS,
+        doctor::TRIALS,
         ucx::TRIALS,
         mpi::TRIALS,
     ]

@@ -138,7 +138,7 @@ impl Wires {
             places: places::Places::default(),
             more: OnceLock::new(),
             unanswered: Lock::default(),
-            is_death_quiet: settings::choose("ANYVERBS_PEER_DEATH", &["hardware"]).is_some(),
+            is_death_quiet: settings::choose("ANYVERBS_PEER_DEATH").is_some(),
         })
     }
 
