@@ -30,6 +30,26 @@ static void two_qps(struct side *r, struct side *s, struct side *t)
     }
 }
 
+/* A message whose own memory is gone takes no receive from the others. */
+static void unmapped_at_sender(struct side *r, struct side *s, struct side *t)
+{
+    unsigned char *hole = pages(4096);
+    struct ibv_mr *mr = NEED(ibv_reg_mr(t->pd, hole, 4096, ALL_ACCESS));
+    struct ibv_sge sges[2] = {sge_of(t, 0, 8), {(uintptr_t)hole + 4090, 6, mr->lkey}};
+    struct ibv_send_wr wr = {
+        .wr_id = 1, .sg_list = sges, .num_sge = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED};
+    struct ibv_send_wr *bad;
+
+    munmap(hole, 4096);
+    ZERO(post(r, 7, 0, 64));
+    ZERO(ibv_post_send(t->qp, &wr, &bad));
+    show_next("send from unmapped memory", t->cq);
+    ZERO(send_one(s, 2, 0, 8, IBV_SEND_SIGNALED));
+    show_next("  send of another QP", s->cq);
+    show_next("  recv", r->cq);
+    ZERO(ibv_dereg_mr(mr));
+}
+
 static void limit(struct ibv_context *context, struct side *r, struct side *s)
 {
     struct ibv_srq_attr attr = {.srq_limit = 3};
@@ -130,6 +150,7 @@ int main(void)
     join(&second, &t);
     printf("receive posted to a QP that has an SRQ: refused %s\n", yes(ibv_post_recv(r.qp, &wr, &bad) > 0));
     two_qps(&r, &s, &t);
+    unmapped_at_sender(&r, &s, &t);
     limit(context, &r, &s);
     full(&r);
     printf("destroyed under its QPs: %s\n", rc_name(ibv_destroy_srq(srq)));

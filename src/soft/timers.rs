@@ -14,13 +14,14 @@ use crate::sys::clock;
 use crate::sys::lock::Lock;
 use crate::sys::timerfd::TimerFd;
 
-/// How long a deadline is left to a thread that polls before another one that happens to be awake serves it, nanoseconds.
-const LEEWAY: u64 = 2_000_000;
-/// A deadline that comes so soon is waited for by the descriptor also while some thread polls, unless nothing is lost by being late.
+/// How long a deadline is left to a thread that polls, nanoseconds: to set the descriptor, to be woken by it and to take the locks of that
+/// thread costs as much as several messages.
+const LEEWAY: u64 = 4_000_000;
+/// But not one that is so near, unless nothing is lost by being late: such a one is left to that thread, and to the progress thread where it
+/// happens to be awake.
 const NEAR: u64 = 900_000;
 
-/// The timers of a process. The earliest also arms a timerfd, for when nobody polls: to set it, to be woken by it and to take the locks of a thread
-/// that polls costs as much as several messages.
+/// The timers of a process. The earliest also arms a timerfd, for when nobody polls.
 #[derive(Debug, Default)]
 pub struct Timers {
     heap: Lock<Heap>,
@@ -35,15 +36,15 @@ pub struct Timers {
 #[derive(Debug)]
 struct Heap {
     entries: BinaryHeap<Reverse<Entry>>,
-    /// A deadline that was near when it came, and is not to be late; u64::MAX: none.
-    near: u64,
+    /// When the descriptor is to come while some thread polls, or sooner; u64::MAX: not at all.
+    latest: u64,
     /// What the descriptor is set to; 0: it is not.
     set_to: u64,
 }
 
 impl Default for Heap {
     fn default() -> Self {
-        Self { entries: BinaryHeap::new(), near: u64::MAX, set_to: 0 }
+        Self { entries: BinaryHeap::new(), latest: u64::MAX, set_to: 0 }
     }
 }
 
@@ -126,9 +127,12 @@ impl Timers {
     fn push(&self, when: u64, is_patient: bool, target: Target) {
         let mut heap = self.heap.lock();
         heap.entries.push(Reverse(Entry { when, is_patient, target }));
-        if !is_patient && self.is_polled.load(Ordering::Relaxed) && is_near(when) && when < heap.near {
-            heap.near = when;
-            return self.rearm_for(&mut heap, true);
+        if !is_patient && self.is_polled.load(Ordering::Relaxed) {
+            let latest = latest_of(when, clock::now_ns());
+            if latest < heap.latest {
+                heap.latest = latest;
+                return self.rearm_for(&mut heap, true);
+            }
         }
         self.rearm(&mut heap);
     }
@@ -145,7 +149,7 @@ impl Timers {
     fn change_polled(&self, is_polled: bool) {
         let mut heap = self.heap.lock();
         self.is_polled.store(is_polled, Ordering::Relaxed);
-        self.set(&mut heap);
+        self.set_anew(&mut heap);
     }
 
     /// The descriptor is readable: serves the deadlines up to now, and sets it anew. Called with no lock held.
@@ -155,10 +159,10 @@ impl Timers {
             if let Some(fd) = self.fd.get() {
                 fd.drain();
             }
-            (heap.set_to, heap.near) = (0, u64::MAX);
+            heap.set_to = 0;
         }
         self.fire(node, clock::now_ns());
-        self.set(&mut self.heap.lock());
+        self.set_anew(&mut self.heap.lock());
     }
 
     /// The earliest deadline.
@@ -234,16 +238,19 @@ impl Timers {
         }
     }
 
-    /// Sets the descriptor for the earliest deadline; while some thread polls, only for one that is near, and one that is set to come before
-    /// that stays.
+    /// The same after any change.
+    fn set_anew(&self, heap: &mut Heap) {
+        let now = clock::now_ns();
+        let entries = heap.entries.iter().filter(|Reverse(e)| !e.is_patient);
+        heap.latest = entries.map(|Reverse(e)| latest_of(e.when, now)).min().unwrap_or(u64::MAX);
+        self.set(heap);
+    }
+
+    /// Sets the descriptor: for the earliest deadline, or while some thread polls for `latest`, if it does not come before that anyway.
     fn set(&self, heap: &mut Heap) {
         let Some(fd) = self.fd.get() else { return };
         let is_polled = self.is_polled.load(Ordering::Relaxed);
-        let at = match heap.entries.peek() {
-            Some(Reverse(e)) if !is_polled || !e.is_patient && is_near(e.when) => e.when,
-            Some(_) => heap.near,
-            None => u64::MAX,
-        };
+        let at = if is_polled { heap.latest } else { self.earliest() };
         let is_set = heap.set_to != 0;
         match (at, is_polled) {
             (u64::MAX, false) if is_set => {
@@ -261,8 +268,9 @@ impl Timers {
     }
 }
 
-fn is_near(when: u64) -> bool {
-    when.saturating_sub(clock::now_ns()) < NEAR
+/// When the descriptor comes at the latest for a deadline that is not patient, while some thread polls.
+fn latest_of(when: u64, now: u64) -> u64 {
+    if when.saturating_sub(now) < NEAR { when } else { when.saturating_add(LEEWAY) }
 }
 
 impl PartialEq for Entry {
@@ -296,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_descriptor_comes_at_the_deadline_unless_a_thread_polls_and_it_is_not_near() {
+    fn the_descriptor_comes_at_the_deadline_or_a_little_later_where_a_thread_polls() {
         let timers = Timers::new();
         assert!(timers.fd().is_some());
         let set_to = || timers.heap.lock().set_to;
@@ -307,11 +315,12 @@ mod tests {
         timers.set_polled(true);
         assert_eq!(set_to(), second(20), "what comes before is good enough");
         timers.push(second(10), false, Target::Packets);
-        assert_eq!(set_to(), second(20), "that thread looks at it");
+        assert_eq!(set_to(), second(10) + LEEWAY);
         assert!(timers.due(second(10)).is_some() && timers.due(second(10)).is_none());
+        assert_eq!(set_to(), second(10) + LEEWAY);
         let near = |part: u64| clock::now_ns() + NEAR / part;
         timers.push(near(3), true, Target::Packets);
-        assert_eq!(set_to(), second(20), "it may be late");
+        assert_eq!(set_to(), second(10) + LEEWAY, "it may be late");
         let soon = near(2);
         timers.push(soon, false, Target::Packets);
         assert_eq!(set_to(), soon, "it is too near to be left to others, whatever else comes before it");
@@ -321,5 +330,23 @@ mod tests {
         assert_eq!(set_to(), second(20));
         assert!(timers.due(second(20)).is_some());
         assert_eq!(set_to(), 0);
+    }
+
+    #[test]
+    fn a_deadline_is_not_forgotten_behind_one_that_may_be_late() {
+        let timers = Timers::new();
+        assert!(timers.fd().is_some());
+        timers.set_polled(true);
+        let now = clock::now_ns();
+        let [first, patient, second] = [1, 2, 3].map(|part| now + part * NEAR / 8);
+        timers.push(first, false, Target::Packets);
+        timers.push(patient, true, Target::Packets);
+        timers.push(second, false, Target::Packets);
+        let mut heap = timers.heap.lock();
+        assert_eq!(heap.set_to, first);
+        heap.entries.pop();
+        heap.set_to = 0;
+        timers.set_anew(&mut heap);
+        assert_eq!(heap.set_to, second);
     }
 }

@@ -163,6 +163,13 @@ fn carry(qp: &Qp, sq: &Requester, at: u64, peer: &Qp) -> Result<(), Trouble> {
         _ => {
             // The peer must not see anything of a message that fails here: no receive taken, no connection established.
             sq.gather_nothing(qp, at)?;
+            if rq.takes_shared(peer, &request) {
+                // Others may want the receive, which would be this message's if that failed midway.
+                sq.pieces::<Trouble>(qp, at, 0, wqe.length, |run| match is_readable(run) {
+                    true => Ok(()),
+                    false => Err(Trouble::Here(WcStatus::LocProtErr)),
+                })?;
+            }
             rq.begin(peer, request)?;
             let place = |run: Run<'_>| match rq.try_place(peer, run) {
                 Ok(()) => Ok(()),
@@ -203,18 +210,19 @@ fn read(
     }
 }
 
-#[cold]
+/// Whether every page of it is there.
 fn is_readable(run: Run<'_>) -> bool {
-    let mut bytes = [0u8; 4096];
+    const PAGE: usize = 4096;
+    let has_first = |run: Run<'_>| run.is_empty() || RunMut::of(&mut [0]).fill(run.split(1).0).is_ok();
     let mut rest = run;
-    while !rest.is_empty() {
-        let (now, later) = rest.split(bytes.len());
-        if RunMut::of(&mut bytes).fill(now).is_err() {
+    while rest.len() > PAGE {
+        if !has_first(rest) {
             return false;
         }
-        rest = later;
+        rest = rest.split(PAGE).1;
     }
-    true
+    // It may begin in one page and end in the next.
+    has_first(rest) && has_first(rest.split(rest.len().saturating_sub(1)).1)
 }
 
 /// Sends a datagram to a QP of this process; a receiver that does not want it makes no difference.

@@ -7,7 +7,7 @@ use super::sendq::Wqe;
 use super::silence::Silence;
 use super::{Nak, Qp};
 use crate::soft::mem::PdId;
-use crate::soft::types::{Access, Key, MAX_MESSAGE, Psn, QpType, SendFlags, Sge, WcStatus, WrOpcode};
+use crate::soft::types::{Access, Key, MAX_MESSAGE, QpType, SendFlags, Sge, WcStatus, WrOpcode};
 
 /// What a QP and a region must allow for a request of this opcode.
 pub fn needed(op: WrOpcode) -> Access {
@@ -31,13 +31,13 @@ pub struct Failed<'a> {
     pub status: WcStatus,
     #[allow(missing_docs)]
     pub retry: &'a RetryLimits,
-    /// Its number.
-    pub psn: Psn,
+    /// What is known where it had no answer.
+    pub silence: Silence<'a>,
 }
 
 impl fmt::Display for Failed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failed { qp, wqe, sges, status, retry, psn } = self;
+        let Failed { qp, wqe, sges, status, retry, silence } = self;
         let (num, op, wr_id) = (qp.num, wqe.opcode, wqe.wr_id);
         write!(f, "qp {num:?}: {op} wr_id={wr_id} completes with {status}: ")?;
         let inline = wqe.flags.contains(SendFlags::INLINE);
@@ -70,8 +70,7 @@ impl fmt::Display for Failed<'_> {
                 let ms = retry.timeout_ns().unwrap_or(0) as f64 / 1e6;
                 write!(
                     f,
-                    "no answer from qp {peer:?} at the first try and {retry_cnt} more (retry_cnt={retry_cnt}, timeout={timeout}: {ms:.1} ms each){}",
-                    Silence { qp, psn: *psn }
+                    "no answer from qp {peer:?} at the first try and {retry_cnt} more (retry_cnt={retry_cnt}, timeout={timeout}: {ms:.1} ms each){silence}"
                 )
             }
             WcStatus::RemAccessErr => {

@@ -12,6 +12,7 @@ pub use plain::Open;
 
 use super::counters::Attached;
 use super::sendq::SendQueue;
+use super::silence::Silence;
 use super::{Qp, reason};
 use crate::soft::cq::{Cq, Cqe, Taker};
 use crate::soft::link::multicast::Fanout;
@@ -491,8 +492,10 @@ impl Requester {
         let killed = self.is_killed(qp, at);
         if !killed {
             let (wqe, sges) = (self.queue.wqe(at), self.queue.sges(at));
-            let (retry, psn) = (&self.retry, self.psn_of(at));
-            explain(format_args!("{}", reason::Failed { qp, wqe, sges, status, retry, psn }));
+            let silence =
+                Silence { qp, path: &self.path, is_faulty: self.faults.is_some(), psn: self.psn_of(at) };
+            let retry = &self.retry;
+            explain(format_args!("{}", reason::Failed { qp, wqe, sges, status, retry, silence }));
         }
         // Unreliable QPs keep receiving: only the send queue stops (IBA 10.3.1, SQE).
         if qp.is_reliable() || killed {

@@ -201,6 +201,12 @@ impl Responder {
         self.current.is_some()
     }
 
+    /// Whether a request takes a receive that other QPs could have.
+    #[inline]
+    pub fn takes_shared(&self, qp: &Qp, request: &Request) -> bool {
+        (self.srq.is_some() || qp.kind == QpType::XrcRecv) && request.op != WrOpcode::Write
+    }
+
     /// Begins a SEND or WRITE: checks access, takes a receive request. On `Rnr` nothing has changed.
     #[inline]
     pub fn begin(&mut self, qp: &Qp, request: Request) -> Result<(), Nak> {

@@ -15,18 +15,30 @@ const CONNECTED: &str = "not in RTR or RTS, connected to another qp, or its rq_p
 pub struct Silence<'a> {
     #[allow(missing_docs)]
     pub qp: &'a Qp,
+    /// How the requester reaches its peer by now; `None` while it sends.
+    pub path: &'a Path,
+    /// Its messages may be lost on request.
+    pub is_faulty: bool,
     #[allow(missing_docs)]
     pub psn: Psn,
 }
 
 impl fmt::Display for Silence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.qp.shown.lock().path.clone();
+        if self.is_faulty {
+            f.write_str("; some may have been lost on request (ANYVERBS_FAULTS)")?;
+        }
+        let path = match self.path {
+            Path::None => self.qp.shown.lock().path.clone(),
+            path => path.clone(),
+        };
         match path {
             Path::Local(to) => self.of_process(f, to),
             Path::Absent(to) => {
                 write!(f, "; no process of this host that can be reached has a qp {to:?}")
             }
+            // What was lost on request says nothing of it.
+            Path::Shm(..) if self.is_faulty => Ok(()),
             Path::Shm(..) => {
                 write!(f, "; its process is there, so it is gone, {CONNECTED}")
             }
@@ -64,6 +76,7 @@ impl Silence<'_> {
     fn of_host(&self, f: &mut fmt::Formatter<'_>, flow: &Arc<Flow>) -> fmt::Result {
         let address = flow.path().dst;
         match self.qp.record.values()[Counter::PortRcvPackets] {
+            0 if self.is_faulty => Ok(()),
             0 => write!(
                 f,
                 "; nothing has ever come from {address}: nobody has that address, UDP port 4791 is filtered or nobody's, or the qp is none, {CONNECTED}"
