@@ -1,5 +1,16 @@
 /* A second context over a duplicate of cmd_fd, and PD, MR and device memory by their handles. */
 #include "partners.h"
+#include <sched.h>
+
+/* On one processor an answer is read before the thread that sent it goes on. */
+static void stay_on_one_processor(void)
+{
+    cpu_set_t one;
+
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    ZERO(sched_setaffinity(0, sizeof(one), &one));
+}
 
 static struct ibv_context *import(int fd)
 {
@@ -52,6 +63,47 @@ static int in_another_process(int fd, const struct handles *handles, const char 
     return refused && none && !strcmp(found, "shared") && wc.status == IBV_WC_SUCCESS;
 }
 
+/* Device memory can be freed as soon as nobody has it, also where another process has only just had its answer. */
+static void take_in_turns(struct ibv_context *context, int rounds)
+{
+    struct ibv_alloc_dm_attr attr = {.length = 4096};
+    struct ibv_context *second;
+    int to[2], from[2], status, failed = 0;
+    struct ibv_dm *dm;
+    uint32_t handle;
+    pid_t child;
+
+    ZERO(pipe(to));
+    ZERO(pipe(from));
+    child = fork();
+    if (child == 0) {
+        close(to[1]);
+        second = NEED(import(context->cmd_fd));
+        while (read(to[0], &handle, sizeof(handle)) == sizeof(handle)) {
+            ibv_unimport_dm(NEED(ibv_import_dm(second, handle)));
+            if (write(from[1], &handle, sizeof(handle)) != sizeof(handle))
+                die("write");
+        }
+        ZERO(ibv_close_device(second));
+        exit(0);
+    }
+    close(from[1]);
+    close(to[0]);
+    for (int i = 0; i < rounds; i++) {
+        dm = NEED(ibv_alloc_dm(context, &attr));
+        if (write(to[1], &dm->handle, sizeof(handle)) != sizeof(handle))
+            die("write");
+        if (read(from[0], &handle, sizeof(handle)) != sizeof(handle))
+            die("read");
+        failed += ibv_free_dm(dm) != 0;
+    }
+    close(to[1]);
+    close(from[0]);
+    ZERO(waitpid(child, &status, 0) != child);
+    ZERO(status);
+    printf("freed after an import elsewhere: %d of %d refused\n", failed, rounds);
+}
+
 /* A process that was not forked from this one since it opened the device gets the descriptor over a socket. */
 static void pass(int socket, int *fd, struct handles *handles, int gives)
 {
@@ -97,6 +149,7 @@ int main(int argc, char **argv)
         pass(atoi(argv[1]), &fd, &handles, 0);
         return !in_another_process(fd, &handles, "a guest");
     }
+    stay_on_one_processor();
     context = open_device();
     fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     printf("a file: %s", pointer_name(ibv_import_device(fd)));
@@ -151,6 +204,7 @@ int main(int argc, char **argv)
     if (waitpid(other.pid, &status, 0) != other.pid)
         die("waitpid");
     ZERO(ibv_memcpy_from_dm(text, same, 72, 8));
+    take_in_turns(context, 300);
     printf("one that was not forked: %s, shared is what %s has written\n", status ? "wrong" : "the same", text);
 
     ibv_unimport_dm(same);

@@ -1,5 +1,5 @@
 //! A process that asks at this desk, over its connection.
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +12,7 @@ use crate::soft::types::{EventType, QpType, Qpn};
 use crate::soft::verbs::attributes::{attributes, wanted};
 use crate::soft::verbs::handles::retire;
 use crate::sys::errno::Errno;
+use crate::sys::fd;
 use crate::sys::fork::ParentFd;
 use crate::sys::lock::Lock;
 use crate::sys::log::explain;
@@ -108,13 +109,16 @@ impl Guest {
             Ok(None) => {}
             Err(e) => answer.result = e.0,
         }
-        let file = dm.as_ref().and_then(|dm| dm.file());
-        if let Some(dm) = &dm {
+        // A descriptor of its own: the memory must not be in use for the sake of an answer that has arrived already.
+        let mut file = None;
+        if let Some(dm) = dm {
             answer.value = dm.len() as u64;
-            if file.is_none() {
-                answer.result = libc::EOPNOTSUPP;
+            match dm.file().ok_or(Errno::EOPNOTSUPP).and_then(|file| fd::duplicate(file.as_raw_fd())) {
+                Ok(copy) => file = Some(copy),
+                Err(e) => answer.result = e.0,
             }
         }
+        let file = file.as_ref().map(AsFd::as_fd);
         seqpacket::send(self.sock.as_fd(), &answer.encode(), file.as_slice()).is_ok()
     }
 
