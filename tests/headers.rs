@@ -29,6 +29,19 @@ fn every_header_compiles_alone_in_every_dialect() {
     assert!(tried > 0, "no C compiler");
 }
 
+/// Projects that build with `-pedantic -Werror` include ours by `-I`, where gcc has no mercy of system headers.
+#[test]
+fn headers_are_pedantic_c11() {
+    let dir = Scratch::new("pedantic");
+    for header in headers(&our_include().join("infiniband")) {
+        let source =
+            dir.write("t.c", &format!("#include <infiniband/{header}>\nint main(void) {{ return 0; }}\n"));
+        let mut gcc = toolchain::gcc(&our_include());
+        gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only"]).arg(&source);
+        toolchain::run(&mut gcc);
+    }
+}
+
 #[test]
 fn every_inline_call_compiles_at_all_levels_of_optimisation() {
     let dir = Scratch::new("calls");

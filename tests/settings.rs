@@ -51,6 +51,13 @@ fn a_setting_that_there_is_not_is_told_once() {
 }
 
 #[test]
+fn any_word_but_0_asks_for_reasons() {
+    let lines = told(&[("ANYVERBS_EXPLAIN", "yes")]);
+    assert_eq!(lines, ["anyverbs: ANYVERBS_EXPLAIN=\"yes\": expected 0 or 1; it is taken as 1"]);
+    assert_eq!(told(&[("ANYVERBS_EXPLAIN", ""), ("ANYVERBS_SOFT", "yes")]), [""; 0]);
+}
+
+#[test]
 fn a_wrong_value_is_told_once() {
     for (name, value) in [
         ("ANYVERBS_SOFT", "yes"),

@@ -68,7 +68,8 @@ enum ib_uverbs_qp_create_flags {
     IB_UVERBS_QP_CREATE_SQ_SIG_ALL = 1 << 12,
 };
 
-enum ib_uverbs_query_port_cap_flags {
+/* __extension__: before C23, ISO C has no enumerator beyond int, and -pedantic says so. */
+__extension__ enum ib_uverbs_query_port_cap_flags {
     IB_UVERBS_PCF_SM = 1 << 1,
     IB_UVERBS_PCF_NOTICE_SUP = 1 << 2,
     IB_UVERBS_PCF_TRAP_SUP = 1 << 3,

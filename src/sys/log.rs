@@ -9,6 +9,9 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// The setting that sends reasons to stderr.
+pub const EXPLAIN: &str = "ANYVERBS_EXPLAIN";
+
 /// Severities of `VERBS_LOG_LEVEL`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u32)]
@@ -94,7 +97,7 @@ impl Sinks {
 
     #[cold]
     fn read_environment() -> Self {
-        let stderr = std::env::var_os("ANYVERBS_EXPLAIN").is_some_and(|v| v == "1");
+        let stderr = std::env::var_os(EXPLAIN).is_some_and(|v| !v.is_empty() && v != "0");
         let level = std::env::var_os("VERBS_LOG_LEVEL").map_or(0, parse_level);
         if OPENING.swap(1, Ordering::AcqRel) != 0 {
             return Self { stderr, level: 0, file: -1 };

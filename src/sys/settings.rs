@@ -12,7 +12,7 @@ pub const SETTINGS: [(&str, &[&str]); 15] = [
     ("ANYVERBS_DEVICES", &[]),
     ("ANYVERBS_DEVICE_NAME", &[]),
     ("ANYVERBS_DIRECT", SWITCH),
-    ("ANYVERBS_EXPLAIN", SWITCH),
+    (log::EXPLAIN, SWITCH),
     ("ANYVERBS_FAULTS", &[]),
     ("ANYVERBS_GSO", SWITCH),
     ("ANYVERBS_LIDS", &[]),
@@ -52,7 +52,9 @@ pub fn choose(name: &str) -> Option<usize> {
     let said = if super::is_setuid() { None } else { std::env::var_os(name) }?;
     let chosen = words.iter().position(|word| said == *word);
     if chosen.is_none() && !said.is_empty() {
-        refuse(name, format_args!("{name}={said:?}: expected {}; it is ignored", words.join(" or ")));
+        // Who misspells this one would otherwise not be told of it.
+        let then = if name == log::EXPLAIN { "taken as 1" } else { "ignored" };
+        refuse(name, format_args!("{name}={said:?}: expected {}; it is {then}", words.join(" or ")));
     }
     chosen
 }

@@ -29,20 +29,23 @@ pub fn test(args: &[String]) -> Result<bool, String> {
             word => filters.push(word),
         }
     }
-    let steps = steps();
-    let unknown = |word: &&&str| distro.is_none() && !steps.iter().any(|step| step.contains(**word));
+    let steps = match distro {
+        None => steps(),
+        Some("sid") => sid::TRIALS.iter().map(|trial| trial.name).collect(),
+        Some(other) => return Err(format!("unknown distribution {other}; there is sid")),
+    };
+    let unknown = |word: &&&str| !steps.iter().any(|step| step.contains(**word));
     if let Some(word) = filters.iter().find(unknown) {
         return Err(format!("no step has {word:?} in its name; there are {}", steps.join(" ")));
     }
     apt::ensure(apt::TEST)?;
+    let chosen = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
     match distro {
-        Some("sid") => {
+        Some(_) => {
             let stage = stage::stage()?;
-            sid::TRIALS.iter().for_each(|trial| tally.trial(trial, &stage));
+            sid::TRIALS.iter().filter(|t| chosen(t.name)).for_each(|trial| tally.trial(trial, &stage));
         }
-        Some(other) => return Err(format!("unknown distribution {other}; there is sid")),
         None => {
-            let chosen = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part));
             if chosen(CARGO_TEST) {
                 cargo_test(&mut tally);
             }

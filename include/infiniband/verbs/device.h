@@ -195,7 +195,8 @@ enum ibv_rx_hash_function_flags {
 };
 
 /* Packet fields that may enter a receive hash. */
-enum ibv_rx_hash_fields {
+/* __extension__: its last value is beyond int. */
+__extension__ enum ibv_rx_hash_fields {
     IBV_RX_HASH_SRC_IPV4 = 1 << 0,
     IBV_RX_HASH_DST_IPV4 = 1 << 1,
     IBV_RX_HASH_SRC_IPV6 = 1 << 2,
