@@ -136,8 +136,9 @@ pub unsafe fn copy_folding(
     if len == 0 || !len.is_multiple_of(FOLDED_BLOCK) || MODE.load(Relaxed) == Mode::Kernel as u8 {
         return None;
     }
-    // SAFETY: as for `copy`.
-    unsafe { fold::copy(dst, src, len, folded) }
+    let way = fold::best()?;
+    // SAFETY: as for `copy`; `len` is as the routine wants it.
+    Some(unsafe { fold::copy(way, dst, src, len, folded) })
 }
 
 /// What [`copy_folding`] copies whole numbers of.
@@ -326,6 +327,15 @@ mod asm {
         #[cfg(target_arch = "x86_64")]
         #[link_name = "anyverbs_guard_copy_folding"]
         pub fn copy_folding(
+            dst: *mut u8,
+            src: *const u8,
+            len: usize,
+            folded: *mut super::Folded,
+            constants: *const [u64; 4],
+        ) -> usize;
+        #[cfg(target_arch = "x86_64")]
+        #[link_name = "anyverbs_guard_copy_folding_narrow"]
+        pub fn copy_folding_narrow(
             dst: *mut u8,
             src: *const u8,
             len: usize,

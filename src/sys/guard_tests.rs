@@ -66,17 +66,18 @@ fn register(bytes: &[u8]) -> u32 {
 fn what_is_folded_on_its_way_has_the_crc_of_all() {
     install();
     let src: Vec<u8> = (0..9000u32).map(|i| (i * 7 + i / 256) as u8).collect();
-    for len in [256, 512, 768, 1024, 2048, 4096, 8192] {
-        for (from, to) in [(0, 0), (1, 0), (3, 5), (15, 63), (64, 12)] {
-            let mut dst = vec![0xaa; len + 200];
-            let mut folded = Folded([0; 64]);
-            // SAFETY: between buffers of this test.
-            let copied =
-                unsafe { copy_folding(dst[to..].as_mut_ptr(), src[from..].as_ptr(), len, &mut folded) };
-            let Some(copied) = copied else { return };
-            copied.unwrap();
-            assert_eq!(register(&folded.0), register(&src[from..from + len]), "{len}");
-            assert!(dst[to..to + len] == src[from..from + len] && dst[to + len..].iter().all(|&b| b == 0xaa));
+    for way in fold::ways() {
+        for len in [256, 512, 768, 1024, 2048, 4096, 8192] {
+            for (from, to) in [(0, 0), (1, 0), (3, 5), (15, 63), (64, 12)] {
+                let mut dst = vec![0xaa; len + 200];
+                let mut folded = Folded([0; 64]);
+                let (end, start) = (dst[to..].as_mut_ptr(), src[from..].as_ptr());
+                // SAFETY: between buffers of this test, by what this CPU has.
+                unsafe { fold::copy(way, end, start, len, &mut folded) }.unwrap();
+                assert_eq!(register(&folded.0), register(&src[from..from + len]), "{way:?} {len}");
+                assert!(dst[to..to + len] == src[from..from + len]);
+                assert!(dst[..to].iter().chain(&dst[to + len..]).all(|&b| b == 0xaa));
+            }
         }
     }
     // SAFETY: nothing is copied.
@@ -89,14 +90,15 @@ fn a_fault_in_what_is_folded_is_an_error() {
     let pages = Pages::new(3);
     let mut buffer = vec![0; 2 * PAGE];
     pages.unmap(1);
-    for len in [256, 1024, 4096] {
-        let inside = pages.0.wrapping_add(PAGE - 100);
-        // SAFETY: a mapping and a buffer of this test.
-        unsafe {
+    for way in fold::ways() {
+        for len in [256, 1024, 4096] {
+            let inside = pages.0.wrapping_add(PAGE - 100);
             let mut folded = Folded([0; 64]);
-            let Some(read) = copy_folding(buffer.as_mut_ptr(), inside, len, &mut folded) else { return };
-            assert_eq!(read, Err(Fault));
-            assert_eq!(copy_folding(inside, buffer.as_ptr(), len, &mut folded), Some(Err(Fault)));
+            // SAFETY: a mapping and a buffer of this test, by what this CPU has.
+            unsafe {
+                assert_eq!(fold::copy(way, buffer.as_mut_ptr(), inside, len, &mut folded), Err(Fault));
+                assert_eq!(fold::copy(way, inside, buffer.as_ptr(), len, &mut folded), Err(Fault));
+            }
         }
     }
 }
