@@ -60,7 +60,8 @@ static void told(const char *mistake)
             char *end = c;
             const char *name = NULL;
 
-            if (c[0] == '0' && c[1] == 'x')
+            /* A small key may be the same number as what a line expects. */
+            if (c[0] == '0' && c[1] == 'x' && (c - line < 8 || strncmp(c - 8, "bits of ", 8)))
                 name = name_of(strtoull(c, &end, 16));
             if (name) {
                 printf("%s", name);

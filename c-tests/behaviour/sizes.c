@@ -110,6 +110,11 @@ TEST(datagrams_of_every_size_up_to_the_mtu_arrive_exactly)
     drop_route(&r);
 }
 
+/* Three messages of 2 GiB where the machine has other things to do, too. */
+enum { LARGE_SECONDS = 140 };
+static size_t large = (size_t)2 << 30;
+static int reads = 1;
+
 /* The completion of a message that takes its time. */
 static struct ibv_wc large_done(struct ibv_cq *cq, uint64_t id)
 {
@@ -128,12 +133,13 @@ static void large_peer(int fd)
 {
     struct address mine;
     struct side s;
-    size_t size = (size_t)2 << 30;
+    size_t size = large;
     unsigned char *memory = aliased(size + ALIAS);
     struct ibv_mr *mr;
     struct ibv_sge sge;
     struct ibv_recv_wr wr = {.wr_id = 1, .sg_list = &sge, .num_sge = 1}, *bad;
 
+    alarm(LARGE_SECONDS);
     make_side(&s, open_device(), IBV_QPT_RC, 4096);
     mr = NEED(ibv_reg_mr(s.pd, memory, size + ALIAS, ALL_ACCESS));
     join_over(fd, &s);
@@ -150,7 +156,7 @@ static void large_peer(int fd)
 
 static void largest(int two_processes)
 {
-    size_t size = (size_t)2 << 30;
+    size_t size = large;
     unsigned char *memory;
     struct address there;
     struct ibv_mr *mr;
@@ -160,6 +166,7 @@ static void largest(int two_processes)
     pid_t other = 0;
     int fd = -1;
 
+    alarm(LARGE_SECONDS);
     if (two_processes)
         other = with_other(large_peer, &fd);
     memory = aliased(size + ALIAS);
@@ -184,8 +191,10 @@ static void largest(int two_processes)
     sge = (struct ibv_sge){.addr = (uintptr_t)memory, .length = (uint32_t)size, .lkey = mr->lkey};
     for (enum how how = SEND; how <= READ; how++) {
         wr = request(how, how, &sge, there.addr, there.rkey);
-        ZERO(ibv_post_send(d.a.qp, &wr, &bad));
-        large_done(d.a.cq, how);
+        for (int i = 0; i < (how == READ ? reads : 1); i++) {
+            ZERO(ibv_post_send(d.a.qp, &wr, &bad));
+            large_done(d.a.cq, how);
+        }
     }
     if (two_processes) {
         together(fd);
@@ -206,6 +215,24 @@ TEST(messages_of_2_gib_go_within_a_process)
 
 TEST(messages_of_2_gib_go_between_processes)
 {
+    largest(1);
+}
+
+/* The peer has nothing to do but to answer a READ, and sleeps whenever the way to this process is full. */
+TEST(large_reads_end_where_both_processes_have_one_processor)
+{
+    cpu_set_t one;
+
+    CPU_ZERO(&one);
+    ZERO(sched_getaffinity(0, sizeof(one), &one));
+    for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &one) && kept++)
+            CPU_CLR(cpu, &one);
+    ZERO(sched_setaffinity(0, sizeof(one), &one));
+    /* Through the ring. */
+    setenv("ANYVERBS_DIRECT", "0", 1);
+    large = (size_t)256 << 20;
+    reads = 8;
     largest(1);
 }
 

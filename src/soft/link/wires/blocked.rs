@@ -12,7 +12,7 @@ use crate::sys::log::explain;
 /// Refusals that wait for room in a ring; beyond, the peer's own timeouts have to do.
 pub(super) const STRAYS: usize = 4096;
 /// Free lines with which every entry fits, also where it skips the end of the ring.
-const MOST_LINES: usize = 520;
+const MOST_LINES: u32 = 520;
 
 impl Wire {
     /// `qp` found the ring full: it goes on when there is room.
@@ -79,8 +79,12 @@ impl Wire {
             return false;
         }
         let tx = if wait { Some(self.peer.tx.lock()) } else { self.peer.tx.try_lock() };
-        let (has_room, corrupt) =
-            tx.map_or((false, false), |mut tx| (tx.free_space() > MOST_LINES, tx.is_corrupt()));
+        let (has_room, corrupt) = tx.map_or((false, false), |mut tx| {
+            // Who polls looks again. Who sleeps hears of all that is freed from now on.
+            let has_room =
+                if wait { tx.has_room_or_asks(MOST_LINES) } else { tx.free_space() > MOST_LINES as usize };
+            (has_room, tx.is_corrupt())
+        });
         if corrupt {
             explain(format_args!(
                 "shm: process {} counts messages that were never sent; its connection is dropped",

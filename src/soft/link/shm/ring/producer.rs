@@ -99,6 +99,12 @@ impl Producer {
         self.consumed != self.produced
     }
 
+    /// Whether so many lines and the one behind them are free. Where they are not, the consumer's process will ring our doorbell when it has
+    /// freed some: a doorbell that came with fewer has used up the wish.
+    pub fn has_room_or_asks(&mut self, lines: u32) -> bool {
+        self.fits(lines) || self.find_room(lines)
+    }
+
     /// Lines that are known to be free.
     pub fn free_space(&mut self) -> usize {
         self.refresh();

@@ -193,6 +193,26 @@ fn little_traffic_stays_in_the_first_quarter() {
 }
 
 #[test]
+fn who_is_woken_for_too_little_room_is_woken_for_more() {
+    let (mut p, mut c, _) = ends(64 * 1024);
+    let n = 4096;
+    while let Some(slot) = p.try_reserve(&Ext::None, n) {
+        slot.commit(&Header::default(), n);
+    }
+    let (lines, all) = (2 * lines_of(0, n), p.ring.lines - 1);
+    assert!(receive(&mut c).is_some());
+    c.publish();
+    assert!(c.take_starved());
+    assert!(!p.has_room_or_asks(lines) && p.has_room_or_asks(1));
+    let mut woken = 0;
+    while receive(&mut c).is_some() {
+        woken += usize::from(c.take_starved());
+    }
+    c.publish();
+    assert!(woken == 1 && !c.take_starved() && p.has_room_or_asks(all) && !p.has_unconsumed());
+}
+
+#[test]
 fn a_full_ring_asks_to_be_woken_and_the_consumer_knows() {
     let (mut p, mut c, _) = ends(64 * 1024);
     while let Some(slot) = p.try_reserve(&Ext::None, MAX_PAYLOAD) {
