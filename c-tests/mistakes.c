@@ -63,6 +63,9 @@ static void told(const char *mistake)
             /* A small key may be the same number as what a line expects. */
             if (c[0] == '0' && c[1] == 'x' && (c - line < 8 || strncmp(c - 8, "bits of ", 8)))
                 name = name_of(strtoull(c, &end, 16));
+            /* A QP's number, however small it is. */
+            if (!name && end - c == 8 && c - line >= 3 && !strncmp(c - 3, "qp", 2))
+                name = "0x#";
             if (name) {
                 printf("%s", name);
                 c = end;
